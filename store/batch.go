@@ -1,0 +1,303 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/driver/pgdriver"
+)
+
+// The commit batcher: one goroutine a process takes the writes that wait, commits them in one transaction, and answers all
+// of them. An fsync, the dearest step of a small write, is so shared by all who wait for one; nobody waits for company.
+
+const (
+	batchWrites  = 128       // writes a transaction at most: bounds how long one commit can take
+	batchBytes   = 256 << 10 // and their size
+	batchFanOut  = 5000      // delivery rows a transaction at most
+	queuedWrites = 4096      // waiting writes at most; beyond, callers are told to come back
+	commitLimit  = 30 * time.Second
+)
+
+// write is one caller's part of a batch.
+type write struct {
+	size  int
+	apply func(ctx context.Context, t *tx) error
+	err   error
+	done  chan struct{}
+}
+
+// tx is the transaction of a batch. Single rows that a write changes are changed at once; rows that it adds are collected
+// and inserted together when all writes have been applied.
+type tx struct {
+	bun.Tx
+	now      Time
+	messages []*Message
+	runs     []*Run
+	events   []*Event
+}
+
+type batcher struct {
+	s      *Store
+	queue  chan *write
+	mu     sync.RWMutex // guards closed, against a send on the closed queue
+	closed bool
+	ended  chan struct{}
+}
+
+func startBatcher(s *Store) *batcher {
+	b := &batcher{s: s, queue: make(chan *write, queuedWrites), ended: make(chan struct{})}
+	go b.run()
+	return b
+}
+
+// stop commits what waits, and returns when it is committed.
+func (b *batcher) stop() {
+	b.mu.Lock()
+	if !b.closed {
+		b.closed = true
+		close(b.queue)
+	}
+	b.mu.Unlock()
+	<-b.ended
+}
+
+// do has apply run inside a batch, and returns when that is committed. apply may run more than once (after a rollback) and
+// must refuse, with an *Error, before it changes anything. ctx does not cut it short: a caller that left must not leave a
+// half known outcome.
+func (b *batcher) do(size int, apply func(ctx context.Context, t *tx) error) error {
+	w, err := b.enqueue(size, apply)
+	if err != nil {
+		return err
+	}
+	<-w.done
+	return w.err
+}
+
+// post is do for a write whose outcome nobody waits for.
+func (b *batcher) post(size int, apply func(ctx context.Context, t *tx) error) {
+	_, _ = b.enqueue(size, apply)
+}
+
+func (b *batcher) enqueue(size int, apply func(ctx context.Context, t *tx) error) (*write, error) {
+	w := &write{size: size, apply: apply, done: make(chan struct{})}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.closed {
+		return nil, ErrShuttingDown
+	}
+	select {
+	case b.queue <- w:
+		return w, nil
+	default:
+		return nil, ErrOverloaded
+	}
+}
+
+func (b *batcher) run() {
+	defer close(b.ended)
+	var held *write // taken from the queue, but too large for the last batch
+	for {
+		first := held
+		held = nil
+		if first == nil {
+			var ok bool
+			if first, ok = <-b.queue; !ok {
+				return
+			}
+		}
+		batch, size := []*write{first}, first.size
+	fill:
+		for len(batch) < batchWrites {
+			select {
+			case w, ok := <-b.queue:
+				if !ok {
+					break fill
+				}
+				if size+w.size > batchBytes {
+					held = w
+					break fill
+				}
+				batch, size = append(batch, w), size+w.size
+			default:
+				break fill
+			}
+		}
+		b.commit(batch)
+		for _, w := range batch {
+			close(w.done)
+		}
+	}
+}
+
+var (
+	errFanOut  = errors.New("more deliveries than one batch may make")
+	errUnknown = errors.New("the connection was lost during the commit")
+)
+
+// commit commits the batch and leaves each write's outcome in it. A rollback that the database reported is no write's
+// fault in particular: they are repeated one by one, so that the faulty one fails alone.
+func (b *batcher) commit(batch []*write) {
+	events, err := b.try(batch)
+	switch {
+	case err == nil:
+		if len(events) > 0 && b.s.cfg.Committed != nil {
+			b.s.cfg.Committed(events)
+		}
+	case len(batch) > 1 && !errors.Is(err, ErrUnavailable):
+		if errors.Is(err, errFanOut) {
+			b.commit(batch[:len(batch)/2])
+			b.commit(batch[len(batch)/2:])
+			return
+		}
+		for i := range batch {
+			b.commit(batch[i : i+1])
+		}
+	default:
+		for _, w := range batch {
+			w.err = err
+		}
+	}
+}
+
+// try runs one transaction, and after a connection lost in the commit finds out what became of it.
+func (b *batcher) try(batch []*write) ([]*Event, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), commitLimit)
+	defer cancel()
+	for {
+		id := newID("bat")
+		events, err := b.transact(ctx, id, batch)
+		if !errors.Is(err, errUnknown) {
+			if err != nil && b.s.remote() && lost(err) {
+				b.s.log.Error("commit a batch", "error", err)
+				return nil, ErrUnavailable
+			}
+			return events, err
+		}
+		committed, err := b.find(ctx, id)
+		if err != nil {
+			b.s.log.Error("find out whether a batch was committed", "batch", id, "error", err)
+			return nil, ErrUnavailable
+		}
+		if committed {
+			return events, nil
+		}
+	}
+}
+
+func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*Event, error) {
+	bunTx, err := b.s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	t := &tx{Tx: bunTx, now: Now()}
+	err = func() error {
+		if b.s.remote() { // only there can a commit's answer be lost
+			if _, err := t.NewRaw("INSERT INTO batches (id, created_at) VALUES (?, ?)", id, t.now).Exec(ctx); err != nil {
+				return err
+			}
+		}
+		for _, w := range batch {
+			w.err = nil
+			if err := w.apply(ctx, t); err != nil {
+				if refusal, ok := AsError(err); ok {
+					w.err = refusal
+					continue
+				}
+				return err
+			}
+		}
+		return b.s.insertCollected(ctx, t, len(batch) > 1)
+	}()
+	if err != nil {
+		return nil, errors.Join(err, t.Rollback())
+	}
+	if err := t.Commit(); err != nil {
+		if b.s.remote() && lost(err) {
+			return t.events, errUnknown
+		}
+		return nil, fmt.Errorf("commit: %w", err)
+	}
+	return t.events, nil
+}
+
+// find looks for the batch's own id, for as long as ctx lets it: there means committed, absent means rolled back.
+func (b *batcher) find(ctx context.Context, id string) (bool, error) {
+	for {
+		var n int
+		err := b.s.db.NewRaw("SELECT COUNT(*) FROM batches WHERE id = ?", id).Scan(ctx, &n)
+		if err == nil {
+			return n > 0, nil
+		}
+		select {
+		case <-ctx.Done():
+			return false, err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// lost says whether err tells of a lost connection, rather than being the database's own word on a statement.
+func lost(err error) bool {
+	var pg pgdriver.Error
+	if errors.As(err, &pg) {
+		class := pg.Field('C')
+		return strings.HasPrefix(class, "08") || strings.HasPrefix(class, "57P") // connection exceptions, shutdown
+	}
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// insertCollected inserts what the writes have added: messages, runs, and events with their deliveries. Last it takes the
+// businesses' sequences, in ascending order of id: those row locks stand until the commit, which is what makes sequence
+// order commit order.
+func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) error {
+	if len(t.messages) > 0 {
+		if _, err := t.NewInsert().Model(&t.messages).Exec(ctx); err != nil {
+			return fmt.Errorf("insert messages: %w", err)
+		}
+	}
+	if len(t.runs) > 0 {
+		if _, err := t.NewInsert().Model(&t.runs).Exec(ctx); err != nil {
+			return fmt.Errorf("insert runs: %w", err)
+		}
+	}
+	if len(t.events) == 0 {
+		return nil
+	}
+	deliveries, err := s.deliveriesFor(ctx, t)
+	if err != nil {
+		return err
+	}
+	if divisible && len(deliveries) > batchFanOut {
+		return errFanOut
+	}
+	if err := numberEvents(ctx, t); err != nil {
+		return err
+	}
+	if _, err := t.NewInsert().Model(&t.events).Exec(ctx); err != nil {
+		return fmt.Errorf("insert events: %w", err)
+	}
+	for len(deliveries) > 0 {
+		n := min(len(deliveries), 500)
+		rows := make([]*Delivery, n)
+		for i, d := range deliveries[:n] {
+			d.row.Seq = d.event.Seq
+			rows[i] = d.row
+		}
+		if _, err := t.NewInsert().Model(&rows).Exec(ctx); err != nil {
+			return fmt.Errorf("insert deliveries: %w", err)
+		}
+		deliveries = deliveries[n:]
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/uptrace/bun"
+)
+
+// Business is the organization that everything belongs to.
+type Business struct {
+	bun.BaseModel `bun:"table:businesses,alias:business"`
+
+	ID        string `bun:"id,pk"`
+	Name      string `bun:"name"`
+	Seq       int64  `bun:"seq"`        // the number of its last event
+	PrunedSeq int64  `bun:"pruned_seq"` // the number of the last event that retention removed
+	CreatedAt Time   `bun:"created_at"`
+}
+
+// NewBusiness is a business just made, with the secrets of its first credentials: they are shown this once.
+type NewBusiness struct {
+	Business *Business
+	APIKey   string
+	Token    string
+}
+
+// BusinessInput is what a business is made from. Empty secrets are generated.
+type BusinessInput struct {
+	Name   string
+	APIKey string
+	Token  string
+	Agent  *Agent // a first agent; its BusinessID is filled in
+	// IfEmpty makes it only in a database without any business; otherwise nothing is made, and the result is nil. It is
+	// decided in the transaction: of two servers that start at once, one makes it.
+	IfEmpty bool
+}
+
+// CreateBusiness makes a business with an API key and an ADMIN token, all in one transaction.
+func (s *Store) CreateBusiness(ctx context.Context, in BusinessInput) (*NewBusiness, error) {
+	if in.APIKey == "" {
+		in.APIKey = newSecret(KindAPIKey)
+	}
+	if in.Token == "" {
+		in.Token = newSecret(KindAccessToken)
+	}
+	made := &NewBusiness{APIKey: in.APIKey, Token: in.Token}
+	existing := false
+	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+		existing = false
+		made.Business = &Business{ID: newID("biz"), Name: in.Name, CreatedAt: t.now}
+		if in.IfEmpty {
+			// The settings row stands for "the first business was made": whoever inserts it makes it.
+			res, err := t.NewRaw("INSERT INTO settings (name, value) SELECT 'bootstrapped', ? WHERE NOT EXISTS (SELECT 1 FROM businesses) ON CONFLICT DO NOTHING",
+				[]byte(made.Business.ID)).Exec(ctx)
+			if err != nil {
+				return err
+			}
+			if n, err := res.RowsAffected(); err != nil || n == 0 {
+				existing = true
+				return err
+			}
+		}
+		if _, err := t.NewInsert().Model(made.Business).Exec(ctx); err != nil {
+			return err
+		}
+		credentials := []*Credential{
+			newCredential(made.Business.ID, KindAPIKey, "first key", "", in.APIKey, t.now),
+			newCredential(made.Business.ID, KindAccessToken, "first token", ScopeAdmin, in.Token, t.now),
+		}
+		if _, err := t.NewInsert().Model(&credentials).Exec(ctx); err != nil {
+			return err
+		}
+		if in.Agent != nil {
+			agent := *in.Agent
+			agent.BusinessID, agent.Version, agent.CreatedAt, agent.UpdatedAt = made.Business.ID, 1, t.now, t.now
+			if _, err := t.NewInsert().Model(&agent).Exec(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create business: %w", err)
+	}
+	if existing {
+		return nil, nil
+	}
+	return made, nil
+}
+
+// Business reads a business.
+func (s *Store) Business(ctx context.Context, id string) (*Business, error) {
+	b := new(Business)
+	if err := s.read.NewSelect().Model(b).Where("id = ?", id).Scan(ctx); err != nil {
+		return nil, fmt.Errorf("read business %s: %w", id, err)
+	}
+	return b, nil
+}

@@ -1,0 +1,39 @@
+package store
+
+// The connections of the schema (Relay), one pair of types a list.
+
+// AgentEdge is an agent with its cursor.
+type AgentEdge = Edge[*Agent]
+
+// AgentConnection is a page of agents.
+type AgentConnection struct {
+	Edges    []AgentEdge
+	PageInfo PageInfo
+}
+
+// Nodes are the agents of the page.
+func (c *AgentConnection) Nodes() []*Agent { return nodes(c.Edges) }
+
+// DeliveryEdge is a delivery with its cursor.
+type DeliveryEdge = Edge[*Delivery]
+
+// DeliveryConnection is a page of deliveries.
+type DeliveryConnection struct {
+	Edges    []DeliveryEdge
+	PageInfo PageInfo
+}
+
+// Nodes are the deliveries of the page.
+func (c *DeliveryConnection) Nodes() []*Delivery { return nodes(c.Edges) }
+
+// EventEdge is an event with its cursor, at which the feed goes on after it.
+type EventEdge = Edge[*Event]
+
+// EventConnection is a page of a feed.
+type EventConnection struct {
+	Edges    []EventEdge
+	PageInfo PageInfo
+}
+
+// Nodes are the events of the page.
+func (c *EventConnection) Nodes() []*Event { return nodes(c.Edges) }

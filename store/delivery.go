@@ -1,0 +1,181 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/uptrace/bun"
+)
+
+// Delivery is one event on its way to one endpoint. While it waits it has a NextAttemptAt: the time when it is due or,
+// while it is Leased, when whoever holds it for sending must have written the outcome. One that has ended has none.
+type Delivery struct {
+	bun.BaseModel `bun:"table:deliveries,alias:delivery"`
+
+	ID            string         `bun:"id,pk"`
+	BusinessID    string         `bun:"business_id"`
+	EndpointID    string         `bun:"endpoint_id"`
+	EventID       string         `bun:"event_id"`
+	Seq           int64          `bun:"seq"`  // of the event
+	Lane          string         `bun:"lane"` // of the event: what is kept in order at the endpoint
+	Status        DeliveryStatus `bun:"status"`
+	Attempts      int            `bun:"attempts"`
+	Leased        bool           `bun:"leased"`
+	NextAttemptAt *Time          `bun:"next_attempt_at"`
+	CreatedAt     Time           `bun:"created_at"`
+	UpdatedAt     Time           `bun:"updated_at"` // when its status or attempts last changed
+}
+
+// DueAt is when the next attempt is due; nil while one is being made, and after the last.
+func (d *Delivery) DueAt() *Time {
+	if d.Leased {
+		return nil
+	}
+	return d.NextAttemptAt
+}
+
+// Attempt is one try to deliver.
+type Attempt struct {
+	bun.BaseModel `bun:"table:attempts,alias:attempt"`
+
+	DeliveryID   string         `bun:"delivery_id,pk"`
+	Number       int            `bun:"number,pk"` // from 1
+	Trigger      AttemptTrigger `bun:"trigger_name"`
+	StartedAt    Time           `bun:"started_at"`
+	DurationMs   int            `bun:"duration_ms"`
+	StatusCode   *int           `bun:"status_code"`
+	Error        *string        `bun:"error"`         // why it failed; nil for a success
+	ResponseBody *string        `bun:"response_body"` // the first 16 KiB of the answer
+}
+
+// freshDelivery is a delivery whose event has no number yet.
+type freshDelivery struct {
+	row   *Delivery
+	event *Event
+}
+
+// deliveriesFor makes the deliveries of the transaction's events: one for each endpoint that wants the event, skipped where
+// the endpoint is disabled. The endpoints are read inside the transaction.
+func (s *Store) deliveriesFor(ctx context.Context, t *tx) ([]freshDelivery, error) {
+	businesses := make([]string, len(t.events))
+	for i, e := range t.events {
+		businesses[i] = e.BusinessID
+	}
+	var endpoints []*Endpoint
+	err := t.NewSelect().Model(&endpoints).Column("id", "business_id", "agent_id", "events", "status").
+		Where("business_id IN (?) AND deleted_at IS NULL", bun.In(distinct(businesses))).Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the endpoints: %w", err)
+	}
+	if len(endpoints) == 0 {
+		return nil, nil
+	}
+	// With the stream ringing, the worker gets the event at once and needs no claim: the row is born with a lease. If the
+	// bell is lost, the lease ends and the row is due.
+	leased := s.cfg.Ringing != nil && s.cfg.Ringing()
+	due := t.now
+	if leased {
+		due = t.now.Add(s.cfg.FirstLease)
+	}
+	var deliveries []freshDelivery
+	for _, e := range t.events {
+		for _, p := range endpoints {
+			if p.BusinessID != e.BusinessID || !p.wants(e) {
+				continue
+			}
+			d := &Delivery{
+				ID: newID("dlv"), BusinessID: e.BusinessID, EndpointID: p.ID, EventID: e.ID, Lane: e.Lane(),
+				Status: Pending, Leased: leased, NextAttemptAt: &due, CreatedAt: t.now, UpdatedAt: t.now,
+			}
+			if p.Status == Disabled {
+				d.Status, d.Leased, d.NextAttemptAt = Skipped, false, nil
+			}
+			deliveries = append(deliveries, freshDelivery{d, e})
+		}
+	}
+	return deliveries, nil
+}
+
+var errDeliveryNotFound = refuse(CodeNotFound, "delivery_not_found", "there is no such delivery")
+
+// Delivery reads a delivery of a business.
+func (s *Store) Delivery(ctx context.Context, business, id string) (*Delivery, error) {
+	d := new(Delivery)
+	err := s.read.NewSelect().Model(d).Where("id = ? AND business_id = ?", id, business).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, errDeliveryNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read delivery %s: %w", id, err)
+	}
+	return d, nil
+}
+
+// DeliveryFilter selects deliveries of a business.
+type DeliveryFilter struct {
+	EndpointID *string
+	Status     *DeliveryStatus
+}
+
+// Deliveries reads a page of a business's deliveries, newest first.
+func (s *Store) Deliveries(ctx context.Context, business string, filter DeliveryFilter, page PageInput) (*DeliveryConnection, error) {
+	var rows []*Delivery
+	q := s.read.NewSelect().Model(&rows).Where("business_id = ?", business)
+	if filter.EndpointID != nil {
+		q = q.Where("endpoint_id = ?", *filter.EndpointID)
+	}
+	if filter.Status != nil {
+		q = q.Where("status = ?", *filter.Status)
+	}
+	q, err := page.keyset(q, "id", newestFirst)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, fmt.Errorf("read deliveries: %w", err)
+	}
+	edges, info := pageOf(rows, page, func(d *Delivery) string { return d.ID })
+	return &DeliveryConnection{Edges: edges, PageInfo: info}, nil
+}
+
+// AttemptsOf reads the attempts of some deliveries, in their order.
+func (s *Store) AttemptsOf(ctx context.Context, deliveries []string) (map[string][]*Attempt, error) {
+	var attempts []*Attempt
+	err := s.read.NewSelect().Model(&attempts).Where("delivery_id IN (?)", bun.In(deliveries)).Order("delivery_id", "number").Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the attempts of %d deliveries: %w", len(deliveries), err)
+	}
+	of := make(map[string][]*Attempt, len(deliveries))
+	for _, a := range attempts {
+		of[a.DeliveryID] = append(of[a.DeliveryID], a)
+	}
+	return of, nil
+}
+
+// DeliveriesRung reads the current rows of deliveries that the bell named, by their own ids or their events', oldest change
+// first.
+func (s *Store) DeliveriesRung(ctx context.Context, business string, ids, events []string) ([]*Delivery, error) {
+	var rows []*Delivery
+	q := s.read.NewSelect().Model(&rows).Where("business_id = ?", business)
+	q = q.WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
+		return q.Where("id IN (?)", bun.In(append([]string{""}, ids...))).WhereOr("event_id IN (?)", bun.In(append([]string{""}, events...)))
+	})
+	if err := q.Order("updated_at", "id").Scan(ctx); err != nil {
+		return nil, fmt.Errorf("read %d deliveries: %w", len(ids)+len(events), err)
+	}
+	return rows, nil
+}
+
+// DeliveriesChanged reads the deliveries of a business made since one instant and changed since another, oldest change first.
+func (s *Store) DeliveriesChanged(ctx context.Context, business string, made, changed Time, limit int) ([]*Delivery, error) {
+	var rows []*Delivery
+	err := s.read.NewSelect().Model(&rows).
+		Where("business_id = ? AND id >= ? AND updated_at > ?", business, firstID("dlv", made), changed).
+		Order("updated_at", "id").Limit(int64(limit)).Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the deliveries of %s changed since %s: %w", business, changed, err)
+	}
+	return rows, nil
+}

@@ -1,0 +1,399 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"time"
+
+	"github.com/uptrace/bun"
+)
+
+// Endpoint is a webhook URL and the types of event that it gets. With an AgentID it is that agent's own webhook URL: it
+// gets the agent's communication events, and stands in no list.
+type Endpoint struct {
+	bun.BaseModel `bun:"table:endpoints,alias:endpoint"`
+
+	ID             string         `bun:"id,pk"`
+	BusinessID     string         `bun:"business_id"`
+	AgentID        *string        `bun:"agent_id"`
+	URL            string         `bun:"url"`
+	Events         []EventType    `bun:"events,type:text"`
+	Status         EndpointStatus `bun:"status"`
+	DisabledReason *string        `bun:"disabled_reason"`
+	Secrets        []byte         `bun:"secrets"` // sealed; see secrets
+	Shard          int            `bun:"shard"`
+	CreatedAt      Time           `bun:"created_at"`
+	DeletedAt      *Time          `bun:"deleted_at"`
+}
+
+// Shards is into how many parts the businesses are divided: a part's deliveries are done by one replica at a time.
+const Shards = 16
+
+// ShardOf is the shard of a business.
+func ShardOf(business string) int { return int(crc32.ChecksumIEEE([]byte(business)) % Shards) }
+
+// communicationEvents are what an agent's own webhook URL gets.
+var communicationEvents = []EventType{MessageCreated, CallEnded}
+
+// wants says whether the endpoint gets e, which is of its business.
+func (p *Endpoint) wants(e *Event) bool {
+	return slices.Contains(p.Events, e.Type) && (p.AgentID == nil || equal(p.AgentID, e.AgentID))
+}
+
+// signingSecret is one of an endpoint's secrets. The newest has no Expires; a rotated one signs beside it until its own.
+type signingSecret struct {
+	Secret  string `json:"secret"`
+	Expires *Time  `json:"expires,omitempty"`
+}
+
+// maxSigning is how many secrets sign one delivery (contract, section 5).
+const maxSigning = 3
+
+// newSigningSecret makes a secret as Standard Webhooks has it.
+func newSigningSecret() string {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails (crypto/rand)
+	return "whsec_" + base64.StdEncoding.EncodeToString(key)
+}
+
+func (s *Store) sealSecrets(endpoint string, secrets []signingSecret) ([]byte, error) {
+	plain, err := json.Marshal(secrets)
+	if err != nil {
+		return nil, err
+	}
+	return s.sealer.Seal(plain, endpoint), nil
+}
+
+// SigningSecrets opens the secrets with which deliveries to an endpoint are signed at an instant, newest first.
+func (s *Store) SigningSecrets(endpoint string, sealed []byte, at Time) ([]string, error) {
+	secrets, err := s.openSecrets(endpoint, sealed, at)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, len(secrets))
+	for i, secret := range secrets {
+		out[i] = secret.Secret
+	}
+	return out, nil
+}
+
+func (s *Store) openSecrets(endpoint string, sealed []byte, at Time) ([]signingSecret, error) {
+	plain, err := s.sealer.Open(sealed, endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("open the signing secrets of endpoint %s: %w", endpoint, err)
+	}
+	var secrets []signingSecret
+	if err := json.Unmarshal(plain, &secrets); err != nil {
+		return nil, fmt.Errorf("read the signing secrets of endpoint %s: %w", endpoint, err)
+	}
+	secrets = slices.DeleteFunc(secrets, func(x signingSecret) bool { return x.Expires != nil && *x.Expires <= at })
+	return secrets[:min(len(secrets), maxSigning)], nil
+}
+
+// EndpointInput is what a caller sets of an endpoint. Nil in an update: stays as it is.
+type EndpointInput struct {
+	URL    *string
+	Events []EventType
+	Status *EndpointStatus
+}
+
+// Validate finds every fault of the input, with Loc below the input.
+func (in *EndpointInput) Validate(cfg Config) Faults {
+	var f Faults
+	if in.URL != nil {
+		f = append(f, cfg.CheckURL(*in.URL).Under("url")...)
+	}
+	if in.Events != nil && len(in.Events) == 0 {
+		f = append(f, Fault{
+			Loc: []any{"events"}, Type: "too_short", Msg: "List should have at least 1 item after validation, not 0", Input: []any{},
+			Ctx: map[string]any{"field_type": "List", "min_length": 1, "actual_length": 0},
+		})
+	}
+	return f
+}
+
+// CheckEndpoint finds every fault of an input, with Loc below the input: for transports that have faults of their own to add.
+func (s *Store) CheckEndpoint(in EndpointInput) Faults { return in.Validate(s.cfg) }
+
+// CreateEndpoint registers an endpoint, and returns the secret that signs its deliveries: this once.
+func (s *Store) CreateEndpoint(_ context.Context, v *Viewer, in EndpointInput) (*Endpoint, string, error) {
+	faults := in.Validate(s.cfg)
+	if in.URL == nil {
+		faults = append(missing().Under("url"), faults...)
+	}
+	if in.Events == nil {
+		faults = append(faults, missing().Under("events")...)
+	}
+	if err := faults.Under("input").Err(); err != nil {
+		return nil, "", err
+	}
+	endpoint, secret, err := s.newEndpoint(v.BusinessID, *in.URL, in.Events)
+	if err != nil {
+		return nil, "", err
+	}
+	err = s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+		endpoint.CreatedAt = t.now
+		if err := s.roomForEndpoint(ctx, t, v.BusinessID); err != nil {
+			return err
+		}
+		_, err := t.NewInsert().Model(endpoint).Exec(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return endpoint, secret, nil
+}
+
+func (s *Store) newEndpoint(business, url string, events []EventType) (*Endpoint, string, error) {
+	endpoint := &Endpoint{
+		ID: newID("whe"), BusinessID: business, URL: url, Events: distinct(events), Status: Enabled, Shard: ShardOf(business),
+	}
+	secret := newSigningSecret()
+	var err error
+	endpoint.Secrets, err = s.sealSecrets(endpoint.ID, []signingSecret{{Secret: secret}})
+	return endpoint, secret, err
+}
+
+func distinct[T comparable](list []T) []T {
+	out := make([]T, 0, len(list))
+	for _, x := range list {
+		if !slices.Contains(out, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// roomForEndpoint refuses where the business has as many enabled endpoints as it may. The business's row is locked for it,
+// so that two creations at once cannot both take the last place.
+func (s *Store) roomForEndpoint(ctx context.Context, t *tx, business string) error {
+	if _, err := t.NewRaw("UPDATE businesses SET seq = seq WHERE id = ?", business).Exec(ctx); err != nil {
+		return fmt.Errorf("lock business %s: %w", business, err)
+	}
+	n, err := t.NewSelect().Model((*Endpoint)(nil)).
+		Where("business_id = ? AND deleted_at IS NULL AND agent_id IS NULL AND status = ?", business, Enabled).Count(ctx)
+	if err != nil {
+		return fmt.Errorf("count the endpoints of %s: %w", business, err)
+	}
+	if int(n) >= s.cfg.MaxEndpoints {
+		sentence := fmt.Sprintf("a business may have %d enabled webhook endpoints", s.cfg.MaxEndpoints)
+		return &Error{Code: CodeInvalid, Reason: "limit_reached", Message: sentence}
+	}
+	return nil
+}
+
+// UpdateEndpoint changes an endpoint. Disabling it ends what waits for it, in the same commit; enabling it wipes the
+// reason for which it was disabled.
+func (s *Store) UpdateEndpoint(ctx context.Context, v *Viewer, id string, in EndpointInput) (*Endpoint, error) {
+	if err := in.Validate(s.cfg).Under("input").Err(); err != nil {
+		return nil, err
+	}
+	var updated *Endpoint
+	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+		endpoint, err := endpointIn(ctx, t.NewSelect(), v.BusinessID, id)
+		if err != nil {
+			return err
+		}
+		if endpoint.AgentID != nil && (in.URL != nil || in.Events != nil) {
+			return refuse(CodeConflict, "agent_endpoint", "this is an agent's own webhook: its URL is set on the agent, and its events are fixed")
+		}
+		set(&endpoint.URL, in.URL)
+		if in.Events != nil {
+			endpoint.Events = distinct(in.Events)
+		}
+		if in.Status != nil && *in.Status != endpoint.Status {
+			if *in.Status == Enabled {
+				if endpoint.AgentID == nil {
+					if err := s.roomForEndpoint(ctx, t, v.BusinessID); err != nil {
+						return err
+					}
+				}
+				endpoint.DisabledReason = nil
+			} else {
+				reason := "disabled by the business"
+				endpoint.DisabledReason = &reason
+				if err := endDeliveries(ctx, t, id); err != nil {
+					return err
+				}
+			}
+			endpoint.Status = *in.Status
+		}
+		if _, err := t.NewUpdate().Model(endpoint).WherePK().Exec(ctx); err != nil {
+			return fmt.Errorf("update endpoint %s: %w", id, err)
+		}
+		updated = endpoint
+		return nil
+	})
+	return updated, err
+}
+
+// DeleteEndpoint removes an endpoint, and ends what waits for it in the same commit. Its deliveries stay on record.
+func (s *Store) DeleteEndpoint(_ context.Context, v *Viewer, id string) error {
+	return s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+		endpoint, err := endpointIn(ctx, t.NewSelect(), v.BusinessID, id)
+		if err != nil {
+			return err
+		}
+		if endpoint.AgentID != nil {
+			return refuse(CodeConflict, "agent_endpoint", "this is an agent's own webhook: take the URL from the agent instead")
+		}
+		return deleteEndpoint(ctx, t, id)
+	})
+}
+
+func deleteEndpoint(ctx context.Context, t *tx, id string) error {
+	if _, err := t.NewRaw("UPDATE endpoints SET deleted_at = ? WHERE id = ?", t.now, id).Exec(ctx); err != nil {
+		return fmt.Errorf("delete endpoint %s: %w", id, err)
+	}
+	return endDeliveries(ctx, t, id)
+}
+
+// endDeliveries ends the deliveries that wait for an endpoint: skipped where nothing was tried yet, else failed.
+func endDeliveries(ctx context.Context, t *tx, endpoint string) error {
+	_, err := t.NewRaw(`UPDATE deliveries SET status = CASE WHEN attempts = 0 THEN ? ELSE ? END, next_attempt_at = NULL, leased = ?, updated_at = ?
+		WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL`, Skipped, Failed, false, t.now, endpoint).Exec(ctx)
+	if err != nil {
+		return fmt.Errorf("end the deliveries to %s: %w", endpoint, err)
+	}
+	return nil
+}
+
+// Rotated is an endpoint with its new secret, shown this once.
+type Rotated struct {
+	Endpoint          *Endpoint
+	Secret            string
+	PreviousExpiresAt Time
+}
+
+// maxOverlap is how long a rotated secret may go on signing beside the new one.
+const maxOverlap = 30 * 24
+
+// RotateSecret gives an endpoint a new signing secret; the ones before go on signing beside it for the overlap.
+func (s *Store) RotateSecret(_ context.Context, v *Viewer, id string, overlapHours int) (*Rotated, error) {
+	if overlapHours < 0 || overlapHours > maxOverlap {
+		return nil, valueError(fmt.Sprintf("must be between 0 and %d hours", maxOverlap)).Under("overlapHours").Err()
+	}
+	var rotated *Rotated
+	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+		endpoint, err := endpointIn(ctx, t.NewSelect(), v.BusinessID, id)
+		if err != nil {
+			return err
+		}
+		secrets, err := s.openSecrets(id, endpoint.Secrets, t.now)
+		if err != nil {
+			return err
+		}
+		expires := t.now.Add(time.Duration(overlapHours) * time.Hour)
+		for i := range secrets {
+			if secrets[i].Expires == nil || *secrets[i].Expires > expires {
+				secrets[i].Expires = &expires
+			}
+		}
+		rotated = &Rotated{Endpoint: endpoint, Secret: newSigningSecret(), PreviousExpiresAt: expires}
+		secrets = append([]signingSecret{{Secret: rotated.Secret}}, secrets...)
+		if endpoint.Secrets, err = s.sealSecrets(id, secrets[:min(len(secrets), maxSigning)]); err != nil {
+			return err
+		}
+		_, err = t.NewRaw("UPDATE endpoints SET secrets = ? WHERE id = ?", endpoint.Secrets, id).Exec(ctx)
+		return err
+	})
+	return rotated, err
+}
+
+// setAgentURL gives an agent its own webhook URL, changes it, or takes it away.
+func (s *Store) setAgentURL(ctx context.Context, t *tx, agent *Agent, url OptionalString) error {
+	if !url.Set {
+		return nil
+	}
+	endpoint := new(Endpoint)
+	err := t.NewSelect().Model(endpoint).
+		Where("business_id = ? AND agent_id = ? AND deleted_at IS NULL", agent.BusinessID, agent.ID).Scan(ctx)
+	exists := err == nil
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("read the endpoint of agent %s: %w", agent.ID, err)
+	}
+	switch {
+	case url.Value == nil && exists:
+		err = deleteEndpoint(ctx, t, endpoint.ID)
+	case url.Value == nil:
+		err = nil
+	case exists:
+		_, err = t.NewRaw("UPDATE endpoints SET url = ? WHERE id = ?", *url.Value, endpoint.ID).Exec(ctx)
+	default:
+		if endpoint, _, err = s.newEndpoint(agent.BusinessID, *url.Value, communicationEvents); err != nil {
+			return err
+		}
+		endpoint.AgentID, endpoint.CreatedAt = &agent.ID, t.now
+		_, err = t.NewInsert().Model(endpoint).Exec(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("set the webhook URL of agent %s: %w", agent.ID, err)
+	}
+	return nil
+}
+
+var errEndpointNotFound = refuse(CodeNotFound, "webhook_not_found", "there is no such webhook endpoint")
+
+func endpointIn(ctx context.Context, q *bun.SelectQuery, business, id string) (*Endpoint, error) {
+	endpoint := new(Endpoint)
+	err := q.Model(endpoint).Where("id = ? AND business_id = ? AND deleted_at IS NULL", id, business).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, errEndpointNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read endpoint %s: %w", id, err)
+	}
+	return endpoint, nil
+}
+
+// Endpoint reads an endpoint of a business, an agent's own among them.
+func (s *Store) Endpoint(ctx context.Context, business, id string) (*Endpoint, error) {
+	return endpointIn(ctx, s.read.NewSelect(), business, id)
+}
+
+// Endpoints reads the registered endpoints of a business, newest first.
+func (s *Store) Endpoints(ctx context.Context, business string) ([]*Endpoint, error) {
+	endpoints := []*Endpoint{}
+	err := s.read.NewSelect().Model(&endpoints).Where("business_id = ? AND deleted_at IS NULL AND agent_id IS NULL", business).
+		Order("id DESC").Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the endpoints of %s: %w", business, err)
+	}
+	return endpoints, nil
+}
+
+// EndpointsOfAgents reads agents' own endpoints, by agent.
+func (s *Store) EndpointsOfAgents(ctx context.Context, business string, agents []string) (map[string]*Endpoint, error) {
+	var endpoints []*Endpoint
+	err := s.read.NewSelect().Model(&endpoints).Where("business_id = ? AND deleted_at IS NULL AND agent_id IN (?)", business, bun.In(agents)).Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the endpoints of agents: %w", err)
+	}
+	of := make(map[string]*Endpoint, len(endpoints))
+	for _, p := range endpoints {
+		of[*p.AgentID] = p
+	}
+	return of, nil
+}
+
+// EndpointsByID reads endpoints of a business by id, without the deleted ones.
+func (s *Store) EndpointsByID(ctx context.Context, business string, ids []string) (map[string]*Endpoint, error) {
+	var endpoints []*Endpoint
+	err := s.read.NewSelect().Model(&endpoints).Where("business_id = ? AND deleted_at IS NULL AND id IN (?)", business, bun.In(ids)).Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read %d endpoints: %w", len(ids), err)
+	}
+	of := make(map[string]*Endpoint, len(endpoints))
+	for _, p := range endpoints {
+		of[p.ID] = p
+	}
+	return of, nil
+}

@@ -1,0 +1,128 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Code says what kind of refusal an Error is. Each transport has one table from these to its own: status codes in rest,
+// `extensions.code` in graph.
+type Code string
+
+// The closed set of codes. Whatever is not an Error is internal: it is logged, and the caller learns only that.
+const (
+	CodeInvalid         Code = "BAD_USER_INPUT"
+	CodeUnauthenticated Code = "UNAUTHENTICATED"
+	CodeForbidden       Code = "FORBIDDEN"
+	CodeNotFound        Code = "NOT_FOUND"
+	CodeConflict        Code = "CONFLICT"
+	CodeRateLimited     Code = "RATE_LIMITED"
+	CodeModelFailed     Code = "MODEL_FAILED"
+	CodeModelTimeout    Code = "MODEL_TIMEOUT"
+	CodeSessionExpired  Code = "SESSION_EXPIRED"
+	CodeCursorExpired   Code = "CURSOR_EXPIRED"
+	CodeUnavailable     Code = "UNAVAILABLE"
+)
+
+// Error is a refusal meant for the caller: its Message is shown as it stands, so it names no internals.
+type Error struct {
+	Code    Code
+	Reason  string // a stable word within the code, such as `session_busy`
+	Message string // a sentence for people
+	Faults  Faults // what is wrong with the input, every fault of it (CodeInvalid only)
+
+	RetryAfter int // seconds after which it is worth trying again; 0: nothing is known
+}
+
+func (e *Error) Error() string {
+	if len(e.Faults) == 0 {
+		return e.Message
+	}
+	return e.Message + ": " + e.Faults.String()
+}
+
+// refuse makes an Error.
+func refuse(code Code, reason, format string, args ...any) *Error {
+	return &Error{Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// Refuse makes an Error for the packages above store.
+func Refuse(code Code, reason, message string) *Error {
+	return &Error{Code: code, Reason: reason, Message: message}
+}
+
+// AsError finds the Error in err's chain.
+func AsError(err error) (*Error, bool) {
+	var e *Error
+	ok := errors.As(err, &e)
+	return e, ok
+}
+
+// Is matches errors of the same code and reason, so that errors.Is works with the values below.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Code == e.Code && t.Reason == e.Reason
+}
+
+// Refusals that callers tell apart by name.
+var (
+	ErrUnauthenticated = refuse(CodeUnauthenticated, "unauthenticated", "a valid credential is required")
+	ErrForbidden       = refuse(CodeForbidden, "forbidden", "this credential may not do that")
+	ErrOverloaded      = refuse(CodeUnavailable, "overloaded", "the server has more to write than it can take: try again shortly")
+	ErrUnavailable     = refuse(CodeUnavailable, "unavailable", "the service is unavailable for the moment: try again shortly")
+	ErrShuttingDown    = refuse(CodeUnavailable, "shutting_down", "the server is shutting down: send this again")
+	ErrAgentNotFound   = refuse(CodeNotFound, "agent_not_found", "there is no such agent")
+	ErrSessionNotFound = refuse(CodeNotFound, "session_not_found", "this agent has no such session")
+	ErrSessionExpired  = refuse(CodeSessionExpired, "session_expired", "the session has expired: omit session_id and a new one begins")
+	ErrChannelMismatch = refuse(CodeConflict, "channel_mismatch", "the session was begun on another channel: use the same one in every turn")
+	ErrSessionBusy     = refuse(CodeConflict, "session_busy", "another turn of this session is still running")
+	ErrCursorExpired   = refuse(CodeCursorExpired, "cursor_expired", "the cursor is older than what is kept: begin again from feedCursor")
+)
+
+// Fault is one thing wrong with an input: the ValidationError of the specification, worded as Pydantic v2 words it.
+type Fault struct {
+	Loc   []any          `json:"loc"` // where: names and list indexes, from the outside in
+	Msg   string         `json:"msg"`
+	Type  string         `json:"type"`
+	Input any            `json:"input,omitempty"`
+	Ctx   map[string]any `json:"ctx,omitempty"`
+}
+
+// Faults are all the faults of one input.
+type Faults []Fault
+
+func (f Faults) String() string {
+	var b strings.Builder
+	for i, fault := range f {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		for j, l := range fault.Loc {
+			if j > 0 {
+				b.WriteByte('.')
+			}
+			fmt.Fprint(&b, l)
+		}
+		b.WriteString(": " + fault.Msg)
+	}
+	return b.String()
+}
+
+// Under is f with every Loc placed below prefix.
+func (f Faults) Under(prefix ...any) Faults {
+	out := make(Faults, len(f))
+	for i, fault := range f {
+		fault.Loc = append(append(make([]any, 0, len(prefix)+len(fault.Loc)), prefix...), fault.Loc...)
+		out[i] = fault
+	}
+	return out
+}
+
+// Err is nil for no faults, and the Error that carries them otherwise.
+func (f Faults) Err() error {
+	if len(f) == 0 {
+		return nil
+	}
+	return &Error{Code: CodeInvalid, Reason: "validation_error", Message: "the input is not valid", Faults: f}
+}

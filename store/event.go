@@ -1,0 +1,331 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql/driver"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/uptrace/bun"
+)
+
+// Event is something that happened in a business. Its Body is the document of the specification, made once: the bytes that
+// are signed, sent, streamed and shown. The columns beside it are what readers select by.
+type Event struct {
+	bun.BaseModel `bun:"table:events,alias:event"`
+
+	ID             string    `bun:"id,pk"` // `evt_` and a UUIDv7
+	BusinessID     string    `bun:"business_id"`
+	Seq            int64     `bun:"seq"` // its number within the business: 1, 2, 3, … in commit order
+	Type           EventType `bun:"type"`
+	Channel        Channel   `bun:"channel"`
+	AgentID        *string   `bun:"agent_id"`
+	ConversationID *string   `bun:"conversation_id"`
+	SessionID      *string   `bun:"session_id"`
+	Timestamp      Time      `bun:"timestamp"`
+	Body           Text      `bun:"body"`
+
+	details atomic.Pointer[Details] // read once, for all who show the event
+}
+
+// Text is a document in a TEXT column, kept as the bytes that it is.
+type Text []byte
+
+// Value writes it as text, not as a blob.
+func (t Text) Value() (driver.Value, error) { return string(t), nil }
+
+// Scan reads it from either.
+func (t *Text) Scan(src any) error {
+	switch v := src.(type) {
+	case []byte:
+		*t = slices.Clone(v)
+	case string:
+		*t = Text(v)
+	default:
+		return fmt.Errorf("a document cannot be read from %T", src)
+	}
+	return nil
+}
+
+// Contact is who a lead is; for a chat, which has no lead, its strings are empty.
+type Contact struct {
+	Number string `json:"number"`
+	Email  string `json:"email"`
+	Name   string `json:"name"`
+}
+
+// body is the delivery body of the specification.
+type body struct {
+	Event struct {
+		ID        string          `json:"id"`
+		Channel   Channel         `json:"channel"`
+		Timestamp float64         `json:"timestamp"`
+		Data      json.RawMessage `json:"data"`
+	} `json:"event"`
+	LeadID      *string `json:"lead_id"`
+	LeadContact Contact `json:"lead_contact"`
+	BusinessID  string  `json:"business_id"`
+	LeadCreated bool    `json:"lead_created"`
+}
+
+// subject is what an event is about: the part of `event.data` that all types share (contract, section 4).
+type subject struct {
+	Type           EventType `json:"type"`
+	Direction      Direction `json:"direction"`
+	AgentID        *string   `json:"agent_id,omitempty"`
+	ConversationID *string   `json:"conversation_id,omitempty"`
+	SessionID      *string   `json:"session_id,omitempty"`
+	RunID          *string   `json:"run_id,omitempty"`
+	MessageID      *string   `json:"message_id,omitempty"`
+	CallID         *string   `json:"call_id,omitempty"`
+	ApprovalID     *string   `json:"approval_id,omitempty"`
+	Sequence       int64     `json:"sequence,omitempty"`
+}
+
+// newEvent makes the event and its document; payload is the rest of `event.data`, by type (docs/events.md).
+func newEvent(business string, channel Channel, now Time, about subject, payload any) (*Event, error) {
+	e := &Event{
+		ID: newID("evt"), BusinessID: business, Type: about.Type, Channel: channel, Timestamp: now,
+		AgentID: about.AgentID, ConversationID: about.ConversationID, SessionID: about.SessionID,
+	}
+	head, err := encode(about)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := encode(payload)
+	if err != nil {
+		return nil, err
+	}
+	var b body
+	b.Event.ID, b.Event.Channel, b.Event.Timestamp = e.ID, channel, now.Unix()
+	b.Event.Data = join(head, rest)
+	b.BusinessID = business
+	e.Body, err = encode(b)
+	return e, err
+}
+
+// encode is JSON without the escaping of <, > and & that is meant for HTML.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// join makes one object of two, neither of which may be empty.
+func join(a, b []byte) []byte {
+	return append(append(slices.Clone(a[:len(a)-1]), ','), b[1:]...)
+}
+
+// ParseEvent makes the event of a document and its number: the way back from what the stream carries.
+func ParseEvent(doc []byte, seq int64) (*Event, error) {
+	var b body
+	if err := json.Unmarshal(doc, &b); err != nil {
+		return nil, fmt.Errorf("parse event: %w", err)
+	}
+	var about subject
+	if err := json.Unmarshal(b.Event.Data, &about); err != nil {
+		return nil, fmt.Errorf("parse event %s: %w", b.Event.ID, err)
+	}
+	return &Event{
+		ID: b.Event.ID, BusinessID: b.BusinessID, Seq: seq, Type: about.Type, Channel: b.Event.Channel,
+		AgentID: about.AgentID, ConversationID: about.ConversationID, SessionID: about.SessionID,
+		Timestamp: Time(int64(b.Event.Timestamp*1e6 + 0.5)), Body: doc,
+	}, nil
+}
+
+// Details are the fields of an event that only its document holds.
+type Details struct {
+	Direction   Direction
+	Sequence    *int
+	RunID       *string
+	LeadID      *string
+	LeadContact Contact
+	LeadCreated bool
+	Data        JSONObject
+}
+
+// Details reads the document.
+func (e *Event) Details() (*Details, error) {
+	if d := e.details.Load(); d != nil {
+		return d, nil
+	}
+	var b body
+	if err := json.Unmarshal(e.Body, &b); err != nil {
+		return nil, fmt.Errorf("read event %s: %w", e.ID, err)
+	}
+	var about subject
+	if err := json.Unmarshal(b.Event.Data, &about); err != nil {
+		return nil, fmt.Errorf("read event %s: %w", e.ID, err)
+	}
+	d := &Details{
+		Direction: about.Direction, RunID: about.RunID, LeadID: b.LeadID, LeadContact: b.LeadContact,
+		LeadCreated: b.LeadCreated, Data: JSONObject(b.Event.Data),
+	}
+	if about.Sequence > 0 {
+		n := int(about.Sequence)
+		d.Sequence = &n
+	}
+	e.details.Store(d)
+	return d, nil
+}
+
+// Lane names what is kept in order at an endpoint: the conversation, or for a chat its session. An event without one has a
+// lane of its own.
+func (e *Event) Lane() string {
+	switch {
+	case e.ConversationID != nil:
+		return *e.ConversationID
+	case e.SessionID != nil:
+		return *e.SessionID
+	}
+	return e.ID
+}
+
+// EventFilter selects events; an empty one selects all. Its lists are sets of alternatives.
+type EventFilter struct {
+	Types          []EventType
+	Channels       []Channel
+	AgentID        *string
+	ConversationID *string
+	SessionID      *string
+}
+
+// Match says whether the filter selects e. It decides as the WHERE clause of Store.EventsAfter does.
+func (f *EventFilter) Match(e *Event) bool {
+	if f == nil {
+		return true
+	}
+	same := func(want, have *string) bool { return want == nil || have != nil && *want == *have }
+	return (len(f.Types) == 0 || slices.Contains(f.Types, e.Type)) &&
+		(len(f.Channels) == 0 || slices.Contains(f.Channels, e.Channel)) &&
+		same(f.AgentID, e.AgentID) && same(f.ConversationID, e.ConversationID) && same(f.SessionID, e.SessionID)
+}
+
+func (f *EventFilter) where(q *bun.SelectQuery) *bun.SelectQuery {
+	if f == nil {
+		return q
+	}
+	if len(f.Types) > 0 {
+		q = q.Where("event.type IN (?)", bun.In(f.Types))
+	}
+	if len(f.Channels) > 0 {
+		q = q.Where("event.channel IN (?)", bun.In(f.Channels))
+	}
+	if f.AgentID != nil {
+		q = q.Where("event.agent_id = ?", *f.AgentID)
+	}
+	if f.ConversationID != nil {
+		q = q.Where("event.conversation_id = ?", *f.ConversationID)
+	}
+	if f.SessionID != nil {
+		q = q.Where("event.session_id = ?", *f.SessionID)
+	}
+	return q
+}
+
+// numberEvents takes the businesses' next sequences for the transaction's events, which keep the order they were made in.
+func numberEvents(ctx context.Context, t *tx) error {
+	of := map[string][]*Event{}
+	var businesses []string
+	for _, e := range t.events {
+		if of[e.BusinessID] == nil {
+			businesses = append(businesses, e.BusinessID)
+		}
+		of[e.BusinessID] = append(of[e.BusinessID], e)
+	}
+	slices.Sort(businesses)
+	for _, b := range businesses {
+		var last int64
+		err := t.NewRaw("UPDATE businesses SET seq = seq + ? WHERE id = ? RETURNING seq", len(of[b]), b).Scan(ctx, &last)
+		if err != nil {
+			return fmt.Errorf("number the events of business %s: %w", b, err)
+		}
+		for i, e := range of[b] {
+			e.Seq = last - int64(len(of[b])-1-i)
+		}
+	}
+	return nil
+}
+
+// EventsAfter reads up to limit events of a business after a number and up to another, oldest first.
+func (s *Store) EventsAfter(ctx context.Context, business string, after, upTo int64, filter *EventFilter, limit int) ([]*Event, error) {
+	var events []*Event
+	q := s.read.NewSelect().Model(&events).Where("event.business_id = ? AND event.seq > ? AND event.seq <= ?", business, after, upTo)
+	err := filter.where(q).Order("event.seq").Limit(int64(limit)).Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read events of %s after %d: %w", business, after, err)
+	}
+	return events, nil
+}
+
+// EventsBefore reads up to limit events of a business with numbers below before and above after, newest first.
+func (s *Store) EventsBefore(ctx context.Context, business string, after, before int64, filter *EventFilter, limit int) ([]*Event, error) {
+	var events []*Event
+	q := s.read.NewSelect().Model(&events).Where("event.business_id = ? AND event.seq > ? AND event.seq < ?", business, after, before)
+	err := filter.where(q).Order("event.seq DESC").Limit(int64(limit)).Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read events of %s before %d: %w", business, before, err)
+	}
+	return events, nil
+}
+
+// EventsByID reads events by their ids, in no order.
+func (s *Store) EventsByID(ctx context.Context, ids []string) (map[string]*Event, error) {
+	var events []*Event
+	if err := s.read.NewSelect().Model(&events).Where("event.id IN (?)", bun.In(ids)).Scan(ctx); err != nil {
+		return nil, fmt.Errorf("read %d events: %w", len(ids), err)
+	}
+	of := make(map[string]*Event, len(events))
+	for _, e := range events {
+		of[e.ID] = e
+	}
+	return of, nil
+}
+
+// Extent is what a business's feed holds: events with Pruned < seq <= Last.
+type Extent struct {
+	BusinessID string `bun:"id"`
+	Last       int64  `bun:"seq"`
+	Pruned     int64  `bun:"pruned_seq"`
+}
+
+// Extents reads the feeds' extents of some businesses.
+func (s *Store) Extents(ctx context.Context, businesses ...string) ([]Extent, error) {
+	var extents []Extent
+	if len(businesses) == 0 {
+		return nil, nil
+	}
+	err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses WHERE id IN (?)", bun.In(businesses)).Scan(ctx, &extents)
+	if err != nil {
+		return nil, fmt.Errorf("read the extents of %d feeds: %w", len(businesses), err)
+	}
+	return extents, nil
+}
+
+// Extent reads the extent of one business's feed.
+func (s *Store) Extent(ctx context.Context, business string) (Extent, error) {
+	extents, err := s.Extents(ctx, business)
+	if err != nil {
+		return Extent{}, err
+	}
+	if len(extents) == 0 {
+		return Extent{}, fmt.Errorf("read the extent of %s: no such business", business)
+	}
+	return extents[0], nil
+}
+
+// AllExtents reads the extents of every business's feed.
+func (s *Store) AllExtents(ctx context.Context) ([]Extent, error) {
+	var extents []Extent
+	if err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses").Scan(ctx, &extents); err != nil {
+		return nil, fmt.Errorf("read the extents of all feeds: %w", err)
+	}
+	return extents, nil
+}

@@ -1,0 +1,23 @@
+package store
+
+import (
+	"encoding/binary"
+
+	"github.com/google/uuid"
+)
+
+// newID makes an id: a UUIDv7 (RFC 9562) behind the prefix that names its kind, as in `evt_0197…`. Ids of one process
+// sort by the moment that they were made, which is what the keyset pages of the lists rely on.
+func newID(prefix string) string {
+	return prefix + "_" + uuid.Must(uuid.NewV7()).String()
+}
+
+// firstID is the least id that newID can have made at or after an instant: a UUIDv7 begins with its milliseconds.
+func firstID(prefix string, at Time) string {
+	var u uuid.UUID
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(max(at/1000, 0)))
+	copy(u[:6], ms[2:])
+	u[6] = 0x70 // version 7
+	return prefix + "_" + u.String()
+}

@@ -1,0 +1,53 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/uptrace/bun"
+)
+
+// Message is what one side wrote, in a session or a conversation. Its Sequence is that of its event.
+type Message struct {
+	bun.BaseModel `bun:"table:messages,alias:message"`
+
+	ID             string      `bun:"id,pk"`
+	BusinessID     string      `bun:"business_id"`
+	SessionID      *string     `bun:"session_id"`
+	ConversationID *string     `bun:"conversation_id"`
+	RunID          *string     `bun:"run_id"`
+	Direction      Direction   `bun:"direction"`
+	Author         Author      `bun:"author"`
+	Text           string      `bun:"text"`
+	Metadata       *JSONObject `bun:"metadata,type:text"`
+	Sequence       int64       `bun:"sequence"`
+	CreatedAt      Time        `bun:"created_at"`
+}
+
+// event makes the message's event.
+func (m *Message) event(agent string, channel Channel) (*Event, error) {
+	return newEvent(m.BusinessID, channel, m.CreatedAt, subject{
+		Type: MessageCreated, Direction: m.Direction, AgentID: &agent, ConversationID: m.ConversationID, SessionID: m.SessionID,
+		RunID: m.RunID, MessageID: &m.ID, Sequence: m.Sequence,
+	}, struct {
+		Author   Author      `json:"author"`
+		Text     string      `json:"text"`
+		Metadata *JSONObject `json:"metadata,omitempty"`
+	}{m.Author, m.Text, m.Metadata})
+}
+
+// History reads the last limit messages of a session, oldest first. The messages of a run that failed, or still runs, are
+// no part of it: a failed turn leaves the history as it was.
+func (s *Store) History(ctx context.Context, session string, limit int) ([]*Message, error) {
+	var messages []*Message
+	err := s.read.NewSelect().Model(&messages).
+		Join("JOIN runs ON runs.id = message.run_id AND runs.status = ?", RunStatusFinished).
+		Where("message.session_id = ?", session).
+		Order("message.sequence DESC").Limit(int64(limit)).Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the history of session %s: %w", session, err)
+	}
+	slices.Reverse(messages)
+	return messages, nil
+}

@@ -1,0 +1,192 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+	"github.com/uptrace/bun/dialect/sqlitedialect"
+	"github.com/uptrace/bun/driver/pgdriver"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// Config is what a Store is opened with.
+type Config struct {
+	URL    string  // `file:…`, a SQLite file, or `postgres://…`
+	Sealer *Sealer // encrypts secrets at rest. Nil: the key file beside the SQLite database, made when missing
+
+	// Exclusive takes the SQLite file for one running server: a second server on the same file is refused, while
+	// maintenance commands may work beside it.
+	Exclusive bool
+
+	SessionTTL    time.Duration // sliding time-to-live of a session
+	FirstLease    time.Duration // how long a fresh delivery is left to the stream before it is due in SQL
+	MaxEndpoints  int           // enabled endpoints a business; 0: 100
+	CheckURL      func(raw string) Faults
+	CheckModelURL func(raw string) Faults
+
+	// Ringing says whether the stream works just now. If not, fresh deliveries are due in SQL at once. Nil: it does not.
+	Ringing func() bool
+	// Committed is told of the events of each committed batch, in order within a business. It must not block.
+	Committed func([]*Event)
+
+	Log *slog.Logger
+}
+
+// Store is an open database. Its methods are safe for concurrent use.
+type Store struct {
+	cfg     Config
+	db      *bun.DB // the writer: for SQLite a single connection
+	read    *bun.DB // readers, beside the writer
+	sealer  *Sealer
+	batcher *batcher
+	unlock  func() error
+	log     *slog.Logger
+}
+
+// Open opens the database, brings its schema up to date, and starts the commit batcher. Close it after use.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MaxEndpoints == 0 {
+		cfg.MaxEndpoints = 100
+	}
+	none := func(string) Faults { return nil }
+	if cfg.CheckURL == nil {
+		cfg.CheckURL = none
+	}
+	if cfg.CheckModelURL == nil {
+		cfg.CheckModelURL = none
+	}
+	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }}
+	var err error
+	switch {
+	case IsPostgres(cfg.URL):
+		err = s.openPostgres()
+	case strings.HasPrefix(cfg.URL, "file:"):
+		err = s.openSQLite()
+	default:
+		err = errors.New("the database URL is neither file:… nor postgres://…")
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = bringUp(ctx, s.db)
+	if err == nil {
+		err = s.openSealer(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.closeConnections())
+	}
+	s.batcher = startBatcher(s)
+	return s, nil
+}
+
+// IsPostgres says whether a database URL names PostgreSQL.
+func IsPostgres(raw string) bool {
+	return strings.HasPrefix(raw, "postgres://") || strings.HasPrefix(raw, "postgresql://")
+}
+
+// SQLitePath is the file of a SQLite URL.
+func SQLitePath(raw string) string {
+	path, _, _ := strings.Cut(strings.TrimPrefix(raw, "file:"), "?")
+	if rest, ok := strings.CutPrefix(path, "//"); ok {
+		path = rest
+	}
+	if p, err := url.PathUnescape(path); err == nil {
+		path = p
+	}
+	return path
+}
+
+func (s *Store) openSQLite() error {
+	path := SQLitePath(s.cfg.URL)
+	if path == "" || strings.Contains(path, ":memory:") {
+		return errors.New("the SQLite database must be a file, as in file:parley.db")
+	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
+		return fmt.Errorf("the folder of the SQLite database, %s, cannot be read", filepath.Dir(path))
+	}
+	if s.cfg.Exclusive {
+		unlock, err := lockFile(path + ".lock")
+		if err != nil {
+			return fmt.Errorf("the database %s is in use by another server: %w", path, err)
+		}
+		s.unlock = unlock
+	}
+	// FULL with WAL syncs the log at each commit: what was answered survives a power cut. _txlock=immediate takes the
+	// write lock at BEGIN, so that no transaction fails half way for having read first.
+	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=busy_timeout(5000)" +
+		"&_pragma=cache_size(-8192)&_txlock=immediate"
+	open := func(extra string, connections int) (*bun.DB, error) {
+		db, err := sql.Open("sqlite", dsn+extra)
+		if err != nil {
+			return nil, err
+		}
+		db.SetMaxOpenConns(connections)
+		db.SetMaxIdleConns(connections)
+		return bun.NewDB(db, sqlitedialect.New()), nil
+	}
+	var err error
+	if s.db, err = open("", 1); err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	if err = s.db.Ping(); err != nil {
+		return errors.Join(fmt.Errorf("open the SQLite database %s: %w", path, err), s.db.Close(), s.unlock())
+	}
+	if s.read, err = open("&_pragma=query_only(true)", 4); err != nil {
+		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.unlock())
+	}
+	return nil
+}
+
+func (s *Store) openPostgres() error {
+	u, err := url.Parse(s.cfg.URL)
+	if err != nil || u.Host == "" {
+		return errors.New("the database URL does not parse as postgres://user:password@host/database")
+	}
+	connector := pgdriver.NewConnector(pgdriver.WithDSN(s.cfg.URL), pgdriver.WithApplicationName("parley"))
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(20)
+	db.SetMaxIdleConns(20)
+	s.db = bun.NewDB(db, pgdialect.New())
+	s.read = s.db
+	if err := db.Ping(); err != nil {
+		return errors.Join(fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err), db.Close())
+	}
+	return nil
+}
+
+// remote says whether a connection to the database can be lost while the database lives on.
+func (s *Store) remote() bool { return IsPostgres(s.cfg.URL) }
+
+// Ping answers whether the database can be read.
+func (s *Store) Ping(ctx context.Context) error {
+	var one int
+	return s.read.NewRaw("SELECT 1").Scan(ctx, &one)
+}
+
+// Close commits what waits, and closes the database.
+func (s *Store) Close() error {
+	s.batcher.stop()
+	return s.closeConnections()
+}
+
+func (s *Store) closeConnections() error {
+	var err error
+	if s.read != s.db {
+		err = s.read.Close()
+	}
+	return errors.Join(err, s.db.Close(), s.unlock())
+}

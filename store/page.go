@@ -1,0 +1,105 @@
+package store
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+
+	"github.com/uptrace/bun"
+)
+
+// Lists are Relay connections, paged by keyset: a page goes on after the id that the last one ended with, so that it stays
+// right while rows are added, and an index finds it.
+
+// PageInput asks for the first First rows after the cursor After.
+type PageInput struct {
+	First int
+	After *string
+}
+
+// MaxPage is the longest page.
+const MaxPage = 100
+
+// PageInfo says where a page lies in its list (Relay).
+type PageInfo struct {
+	HasNextPage     bool
+	HasPreviousPage bool
+	StartCursor     *string
+	EndCursor       *string
+}
+
+// Edge is a row of a page with its cursor.
+type Edge[T any] struct {
+	Cursor string
+	Node   T
+}
+
+type order string
+
+const (
+	oldestFirst order = ""
+	newestFirst order = " DESC"
+)
+
+// validate finds the faults of a page's arguments.
+func (p PageInput) validate() Faults {
+	if p.First < 0 || p.First > MaxPage {
+		return Faults{{
+			Loc: []any{"first"}, Type: "value_error", Msg: fmt.Sprintf("Value error, first must be between 0 and %d", MaxPage),
+			Input: p.First, Ctx: map[string]any{"error": fmt.Sprintf("first must be between 0 and %d", MaxPage)},
+		}}
+	}
+	return nil
+}
+
+const rowCursor = "id:"
+
+// keyset adds the page's WHERE, ORDER and LIMIT to q, one row more than asked for: that it is there means that there is a
+// next page.
+func (p PageInput) keyset(q *bun.SelectQuery, column string, o order) (*bun.SelectQuery, error) {
+	faults := p.validate()
+	if p.After != nil {
+		raw, err := base64.RawURLEncoding.DecodeString(*p.After)
+		id, ok := strings.CutPrefix(string(raw), rowCursor)
+		if err != nil || !ok || strings.ContainsRune(id, 0) {
+			faults = append(faults, valueError("this is not a cursor of this list").Under("after")...)
+		} else if o == newestFirst {
+			q = q.Where("?TableAlias.? < ?", bun.Ident(column), id)
+		} else {
+			q = q.Where("?TableAlias.? > ?", bun.Ident(column), id)
+		}
+	}
+	if err := faults.Err(); err != nil {
+		return nil, err
+	}
+	return q.OrderExpr("?TableAlias.?"+string(o), bun.Ident(column)).Limit(int64(p.First + 1)), nil
+}
+
+// pageOf makes the edges of the rows that keyset selected.
+func pageOf[T any](rows []T, p PageInput, id func(T) string) ([]Edge[T], PageInfo) {
+	more := len(rows) > p.First
+	if more {
+		rows = rows[:p.First]
+	}
+	edges := make([]Edge[T], len(rows))
+	for i, row := range rows {
+		edges[i] = Edge[T]{Cursor: base64.RawURLEncoding.EncodeToString([]byte(rowCursor + id(row))), Node: row}
+	}
+	return edges, pageInfo(edges, more, p.After != nil)
+}
+
+func pageInfo[T any](edges []Edge[T], next, previous bool) PageInfo {
+	info := PageInfo{HasNextPage: next, HasPreviousPage: previous}
+	if len(edges) > 0 {
+		info.StartCursor, info.EndCursor = &edges[0].Cursor, &edges[len(edges)-1].Cursor
+	}
+	return info
+}
+
+func nodes[T any](edges []Edge[T]) []T {
+	out := make([]T, len(edges))
+	for i, e := range edges {
+		out[i] = e.Node
+	}
+	return out
+}

@@ -1,0 +1,98 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/uptrace/bun"
+)
+
+// TokenUsage is what a run cost in tokens, and who counted.
+type TokenUsage struct {
+	InputTokens  int         `bun:"input_tokens" json:"input_tokens"`
+	OutputTokens int         `bun:"output_tokens" json:"output_tokens"`
+	Source       UsageSource `bun:"usage_source" json:"source"`
+}
+
+// TotalTokens is the sum of both directions.
+func (u TokenUsage) TotalTokens() int { return u.InputTokens + u.OutputTokens }
+
+// Run is one turn of an agent: thinking, and the reply. It ends exactly once.
+type Run struct {
+	bun.BaseModel `bun:"table:runs,alias:run"`
+
+	ID             string    `bun:"id,pk"`
+	BusinessID     string    `bun:"business_id"`
+	AgentID        string    `bun:"agent_id"`
+	SessionID      *string   `bun:"session_id"`
+	ConversationID *string   `bun:"conversation_id"`
+	Channel        Channel   `bun:"channel"`
+	Status         RunStatus `bun:"status"`
+	Model          string    `bun:"model"`
+	TokenUsage
+	ErrorClass *string `bun:"error_class"`
+	MessageID  string  `bun:"message_id"` // what it answers
+	ReplyID    *string `bun:"reply_id"`
+	Fence      int64   `bun:"fence"`       // of the session's lock: whoever holds a newer one has taken the session over
+	OwnedUntil Time    `bun:"owned_until"` // a run still running after this was left behind by a crash
+	StartedAt  Time    `bun:"started_at"`
+	FinishedAt *Time   `bun:"finished_at"`
+}
+
+// Error classes of a failed run.
+const (
+	RunModelFailed  = "model_failed"
+	RunModelTimeout = "model_timeout"
+	RunInterrupted  = "interrupted" // by a shutdown or a crash
+)
+
+// event makes the event of a run that has ended.
+func (r *Run) event(sequence int64) (*Event, error) {
+	kind := RunFinished
+	if r.Status == RunStatusFailed {
+		kind = RunFailed
+	}
+	type usage struct {
+		InputTokens  int         `json:"input_tokens"`
+		OutputTokens int         `json:"output_tokens"`
+		TotalTokens  int         `json:"total_tokens"`
+		Source       UsageSource `json:"source"`
+	}
+	return newEvent(r.BusinessID, r.Channel, *r.FinishedAt, subject{
+		Type: kind, Direction: Outbound, AgentID: &r.AgentID, ConversationID: r.ConversationID, SessionID: r.SessionID,
+		RunID: &r.ID, MessageID: r.ReplyID, Sequence: sequence,
+	}, struct {
+		Status     RunStatus  `json:"status"`
+		Model      string     `json:"model"`
+		Usage      usage      `json:"usage"`
+		ToolCalls  []struct{} `json:"tool_calls"`
+		DurationMs int64      `json:"duration_ms"`
+		ErrorClass *string    `json:"error_class,omitempty"`
+	}{
+		r.Status, r.Model, usage{r.InputTokens, r.OutputTokens, r.TotalTokens(), r.Source}, []struct{}{},
+		r.FinishedAt.Sub(r.StartedAt).Milliseconds(), r.ErrorClass,
+	})
+}
+
+// AbandonedRuns reads the runs that are still running past the time they were owned for: a crash left them.
+func (s *Store) AbandonedRuns(ctx context.Context, limit int) ([]*Run, error) {
+	var runs []*Run
+	err := s.read.NewSelect().Model(&runs).Where("status = ? AND owned_until < ?", RunRunning, Now()).
+		Order("owned_until").Limit(int64(limit)).Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read abandoned runs: %w", err)
+	}
+	return runs, nil
+}
+
+// DisownRuns takes the runs that are running from their owner. Only the one server of a SQLite file may: whatever runs
+// when it starts was left behind.
+func (s *Store) DisownRuns(ctx context.Context) error {
+	if s.remote() {
+		return nil
+	}
+	return s.batcher.do(0, func(ctx context.Context, t *tx) error {
+		_, err := t.NewRaw("UPDATE runs SET owned_until = 0 WHERE status = ?", RunRunning).Exec(ctx)
+		return err
+	})
+}

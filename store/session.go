@@ -1,0 +1,218 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/uptrace/bun"
+)
+
+// Session is a chat conversation with an agent. Its turns run one after the other: whoever runs one holds the session's
+// lock, a run id with a fence that counts the holders, until that turn ends or the lock's time is over.
+type Session struct {
+	bun.BaseModel `bun:"table:sessions,alias:session"`
+
+	ID           string  `bun:"id,pk"`
+	BusinessID   string  `bun:"business_id"`
+	AgentID      string  `bun:"agent_id"`
+	Channel      Channel `bun:"channel"`
+	LastSequence int64   `bun:"last_sequence"` // of its events
+	ExpiresAt    Time    `bun:"expires_at"`
+	RunID        *string `bun:"run_id"`
+	Fence        int64   `bun:"fence"`
+	LockedUntil  *Time   `bun:"locked_until"`
+	CreatedAt    Time    `bun:"created_at"`
+}
+
+// Turn is one turn of a session, from BeginTurn to FinishTurn or FailTurn.
+type Turn struct {
+	SessionID string
+	Message   *Message // the user's
+	Run       *Run
+	// History says how far the session had got before this turn: what is cached of its history counts only with this.
+	History int64
+}
+
+// TurnInput is what a turn begins with. The zero SessionID begins a new session.
+type TurnInput struct {
+	BusinessID string
+	AgentID    string
+	Model      string // what is going to answer
+	SessionID  string
+	Channel    Channel
+	Text       string
+	Metadata   *JSONObject
+	Limit      time.Duration // how long the turn may hold the session
+}
+
+// BeginTurn locks the session for the turn, and stores the user's message, its event and the run: the first of a turn's
+// two commits. It refuses with ErrSessionNotFound, ErrSessionExpired, ErrChannelMismatch or ErrSessionBusy.
+func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
+	turn := &Turn{SessionID: in.SessionID}
+	fresh := in.SessionID == ""
+	if fresh {
+		turn.SessionID = newID("ses")
+	}
+	runID, messageID := newID("run"), newID("msg")
+	err := s.batcher.do(2048+2*len(in.Text), func(ctx context.Context, t *tx) error {
+		lock := Session{
+			ID: turn.SessionID, BusinessID: in.BusinessID, AgentID: in.AgentID, Channel: in.Channel, LastSequence: 1,
+			ExpiresAt: t.now.Add(s.cfg.SessionTTL), RunID: &runID, Fence: 1, CreatedAt: t.now,
+		}
+		until := t.now.Add(in.Limit)
+		lock.LockedUntil = &until
+		if fresh {
+			if _, err := t.NewInsert().Model(&lock).Exec(ctx); err != nil {
+				return fmt.Errorf("insert session: %w", err)
+			}
+		} else if err := lockSession(ctx, t, &lock); err != nil {
+			return err
+		}
+		turn.History = lock.LastSequence - 1
+		turn.Message = &Message{
+			ID: messageID, BusinessID: in.BusinessID, SessionID: &turn.SessionID, RunID: &runID, Direction: Inbound,
+			Author: AuthorLead, Text: in.Text, Metadata: in.Metadata, Sequence: lock.LastSequence, CreatedAt: t.now,
+		}
+		turn.Run = &Run{
+			ID: runID, BusinessID: in.BusinessID, AgentID: in.AgentID, SessionID: &turn.SessionID, Channel: in.Channel,
+			Status: RunRunning, Model: in.Model, TokenUsage: TokenUsage{Source: UsageNone}, MessageID: messageID,
+			Fence: lock.Fence, OwnedUntil: until, StartedAt: t.now,
+		}
+		event, err := turn.Message.event(in.AgentID, in.Channel)
+		if err != nil {
+			return err
+		}
+		t.messages = append(t.messages, turn.Message)
+		t.runs = append(t.runs, turn.Run)
+		t.events = append(t.events, event)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return turn, nil
+}
+
+// lockSession takes the lock of an existing session in one conditional statement, and only if that changed nothing asks
+// why. It fills in the fence and sequence.
+func lockSession(ctx context.Context, t *tx, lock *Session) error {
+	err := t.NewRaw(`UPDATE sessions SET run_id = ?, fence = fence + 1, locked_until = ?, last_sequence = last_sequence + 1, expires_at = ?
+		WHERE id = ? AND business_id = ? AND agent_id = ? AND channel = ? AND expires_at > ? AND (run_id IS NULL OR locked_until < ?)
+		RETURNING fence, last_sequence`,
+		lock.RunID, lock.LockedUntil, lock.ExpiresAt, lock.ID, lock.BusinessID, lock.AgentID, lock.Channel, t.now, t.now).
+		Scan(ctx, &lock.Fence, &lock.LastSequence)
+	if !errors.Is(err, sql.ErrNoRows) {
+		if err != nil {
+			return fmt.Errorf("lock session %s: %w", lock.ID, err)
+		}
+		return nil
+	}
+	held := new(Session)
+	err = t.NewSelect().Model(held).
+		Where("id = ? AND business_id = ? AND agent_id = ?", lock.ID, lock.BusinessID, lock.AgentID).Scan(ctx)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return ErrSessionNotFound
+	case err != nil:
+		return fmt.Errorf("read session %s: %w", lock.ID, err)
+	case held.ExpiresAt <= t.now && (held.RunID == nil || *held.LockedUntil < t.now):
+		return ErrSessionExpired
+	case held.Channel != lock.Channel:
+		return ErrChannelMismatch
+	}
+	return ErrSessionBusy
+}
+
+// errTurnLost says that a turn no longer holds its session: it ran out of time, and was ended by another hand.
+var errTurnLost = refuse(CodeModelTimeout, "model_timeout", "the turn took too long and was ended")
+
+// FinishTurn stores the reply and the end of the run, with their events, and unlocks the session: the second commit. The
+// fence decides: a turn whose session was taken over changes nothing.
+func (s *Store) FinishTurn(_ context.Context, turn *Turn, text, model string, usage TokenUsage) (*Message, error) {
+	reply := &Message{
+		ID: newID("msg"), BusinessID: turn.Run.BusinessID, SessionID: &turn.SessionID, RunID: &turn.Run.ID,
+		Direction: Outbound, Author: AuthorAgent, Text: text,
+	}
+	err := s.batcher.do(2048+2*len(text), func(ctx context.Context, t *tx) error {
+		var sequence int64
+		err := t.NewRaw(`UPDATE sessions SET run_id = NULL, locked_until = NULL, last_sequence = last_sequence + 2, expires_at = ?
+			WHERE id = ? AND run_id = ? AND fence = ? RETURNING last_sequence`,
+			t.now.Add(s.cfg.SessionTTL), turn.SessionID, turn.Run.ID, turn.Run.Fence).Scan(ctx, &sequence)
+		if errors.Is(err, sql.ErrNoRows) {
+			return errTurnLost
+		}
+		if err != nil {
+			return fmt.Errorf("unlock session %s: %w", turn.SessionID, err)
+		}
+		run := *turn.Run
+		run.Status, run.Model, run.TokenUsage, run.ReplyID, run.FinishedAt = RunStatusFinished, model, usage, &reply.ID, &t.now
+		if err := endRun(ctx, t, &run); err != nil {
+			return err
+		}
+		reply.Sequence, reply.CreatedAt = sequence-1, t.now
+		replied, err := reply.event(run.AgentID, run.Channel)
+		if err != nil {
+			return err
+		}
+		finished, err := run.event(sequence)
+		if err != nil {
+			return err
+		}
+		t.messages = append(t.messages, reply)
+		t.events = append(t.events, replied, finished)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+// FailTurn ends a run that failed, with its event, and unlocks the session if the run still holds it. The session's
+// history is as before the turn. A run that has ended already is left as it is.
+func (s *Store) FailTurn(_ context.Context, run *Run, class string) error {
+	return s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+		var sequence int64
+		err := t.NewRaw(`UPDATE sessions SET last_sequence = last_sequence + 1,
+			locked_until = CASE WHEN run_id = ? THEN NULL ELSE locked_until END, run_id = CASE WHEN run_id = ? THEN NULL ELSE run_id END
+			WHERE id = ? AND EXISTS (SELECT 1 FROM runs WHERE id = ? AND status = ? AND fence = ?) RETURNING last_sequence`,
+			run.ID, run.ID, run.SessionID, run.ID, RunRunning, run.Fence).Scan(ctx, &sequence)
+		if errors.Is(err, sql.ErrNoRows) {
+			return errTurnLost
+		}
+		if err != nil {
+			return fmt.Errorf("unlock session %s: %w", *run.SessionID, err)
+		}
+		failed := *run
+		failed.Status, failed.ErrorClass, failed.FinishedAt = RunStatusFailed, &class, &t.now
+		if err := endRun(ctx, t, &failed); err != nil {
+			return err
+		}
+		event, err := failed.event(sequence)
+		if err != nil {
+			return err
+		}
+		t.events = append(t.events, event)
+		return nil
+	})
+}
+
+// endRun writes how a run ended. The row of its session is locked first, here as everywhere, so that it still runs is
+// certain by now; it is checked all the same.
+func endRun(ctx context.Context, t *tx, run *Run) error {
+	res, err := t.NewRaw(`UPDATE runs SET status = ?, model = ?, input_tokens = ?, output_tokens = ?, usage_source = ?, error_class = ?,
+		reply_id = ?, finished_at = ? WHERE id = ? AND status = ? AND fence = ?`,
+		run.Status, run.Model, run.InputTokens, run.OutputTokens, run.Source, run.ErrorClass, run.ReplyID, run.FinishedAt,
+		run.ID, RunRunning, run.Fence).Exec(ctx)
+	if err != nil {
+		return fmt.Errorf("end run %s: %w", run.ID, err)
+	}
+	n, err := res.RowsAffected()
+	if err == nil && n != 1 {
+		err = fmt.Errorf("end run %s: it does not run", run.ID)
+	}
+	return err
+}
