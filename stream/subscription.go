@@ -1,0 +1,117 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+
+	"parley/store"
+)
+
+// Subscription is one reader's way through a feed. It pulls: its position is its own, so a slow reader delays nobody and
+// nothing is ever dropped for it; what the hub no longer remembers it reads from SQL.
+type Subscription struct {
+	hub    *Hub
+	feed   *feed
+	filter *store.EventFilter
+	at     int64
+}
+
+// Subscribe begins after the event with the number after; or, if that is nil, with what comes from now on. Close it after use.
+func (h *Hub) Subscribe(ctx context.Context, business string, after *int64, filter *store.EventFilter) (*Subscription, error) {
+	h.mu.Lock()
+	f := h.feeds[business]
+	if f == nil {
+		f = newFeed(business)
+		h.feeds[business] = f
+	}
+	f.subs++
+	h.mu.Unlock()
+	s := &Subscription{hub: h, feed: f, filter: filter}
+	// Whoever subscribes now is owed what is committed from now on, wherever the feed has got to in its reading.
+	extent, err := h.cfg.Store.Extent(ctx, business)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	f.begin(extent.Last)
+	s.at = extent.Last
+	if after != nil {
+		s.at = *after
+	}
+	if f.behind(extent.Last) {
+		h.missing(f)
+	}
+	return s, nil
+}
+
+// Next waits for the next events of the filter, and returns them in order. It ends with ctx's error, with
+// store.ErrShuttingDown when the hub ends, or with store.ErrCursorExpired if retention overtook the reader.
+func (s *Subscription) Next(ctx context.Context) ([]*store.Event, error) {
+	for {
+		events, last, changed := s.feed.after(s.at)
+		switch {
+		case len(events) > 0:
+			s.at = last
+			if events = s.selected(events); len(events) > 0 {
+				return events, nil
+			}
+		case s.at < last:
+			events, err := s.catchUp(ctx, last)
+			if err != nil || len(events) > 0 {
+				return events, err
+			}
+		default:
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-s.hub.closed:
+				return nil, store.ErrShuttingDown
+			}
+		}
+	}
+}
+
+func (s *Subscription) selected(events []*store.Event) []*store.Event {
+	if s.filter == nil {
+		return events
+	}
+	var out []*store.Event
+	for _, e := range events {
+		if s.filter.Match(e) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// catchUp reads the next page from SQL.
+func (s *Subscription) catchUp(ctx context.Context, last int64) ([]*store.Event, error) {
+	events, err := s.hub.cfg.Store.EventsAfter(ctx, s.feed.business, s.at, last, s.filter, catchUpPage)
+	if err != nil {
+		return nil, err
+	}
+	// Asked after the read: what retention removed before it, it removed before this.
+	extent, err := s.hub.cfg.Store.Extent(ctx, s.feed.business)
+	if err != nil {
+		return nil, fmt.Errorf("catch up: %w", err)
+	}
+	if s.at < extent.Pruned {
+		return nil, store.ErrCursorExpired
+	}
+	s.at = last
+	if len(events) == catchUpPage {
+		s.at = events[len(events)-1].Seq
+	}
+	return events, nil
+}
+
+// Close ends the subscription; a feed without any is forgotten.
+func (s *Subscription) Close() {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.feed.subs--
+	if s.feed.subs == 0 && s.hub.feeds[s.feed.business] == s.feed {
+		delete(s.hub.feeds, s.feed.business)
+	}
+}
