@@ -1,0 +1,32 @@
+package egress
+
+import (
+	"net/http"
+	"time"
+)
+
+// maxHeader bounds the header of an answer: 64 KiB is beyond what servers send, and little enough for 1,000 hostile ones.
+const maxHeader = 64 << 10
+
+// NewClient makes an HTTP client that dials through guard; the package comment says what it promises. inFlight is how many
+// requests to one host run at once at most: that many connections to it are kept for the next ones.
+func NewClient(guard *Guard, inFlight int) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			Proxy:                  nil, // a proxy would dial in the guard's place
+			DialContext:            guard.DialContext,
+			MaxIdleConns:           1024, // in all: what stays idle costs a file descriptor each
+			MaxIdleConnsPerHost:    inFlight,
+			IdleConnTimeout:        90 * time.Second,
+			TLSHandshakeTimeout:    dialTimeout,
+			DisableCompression:     true, // what is read is what was sent: no bombs
+			MaxResponseHeaderBytes: maxHeader,
+			ForceAttemptHTTP2:      true, // a DialContext of one's own would turn it off
+			// A connection whose other end is gone in silence would fail each request on it until TCP gives up, after
+			// some 15 minutes: HTTP/2 puts all of them on that one.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
+		},
+		// Go would send body and signature again to whatever host a 307 names, and turn the POST into a GET on a 302.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}

@@ -1,0 +1,134 @@
+package egress_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"parley/egress"
+)
+
+func local(t *testing.T) *http.Client {
+	client := egress.NewClient(newGuard(t, egress.Policy{AllowPrivate: true}), 4)
+	t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	var followed atomic.Bool
+	target := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed.Store(true) }))
+	t.Cleanup(target.Close)
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		server := httptest.NewServer(http.RedirectHandler(target.URL, status))
+		resp, err := local(t).Post(server.URL, "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		server.Close()
+		if resp.StatusCode != status || followed.Load() {
+			t.Errorf("%d: got %d, followed: %v", status, resp.StatusCode, followed.Load())
+		}
+	}
+}
+
+func TestAnEndlessHeaderIsCut(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Long", strings.Repeat("x", 80<<10))
+	}))
+	t.Cleanup(server.Close)
+	resp, err := local(t).Get(server.URL)
+	if err == nil {
+		_ = resp.Body.Close()
+		t.Fatal("a header of 80 KiB was read")
+	}
+}
+
+func TestTheContextBoundsTheBodyToo(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "begun")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := local(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	cancel()
+	if _, err := io.ReadAll(resp.Body); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's end", err)
+	}
+}
+
+// TestTheEnvironmentSetsNoProxy also shows that nothing is unpacked and no cookie is kept.
+func TestTheEnvironmentSetsNoProxy(t *testing.T) {
+	t.Parallel()
+	client := local(t)
+	transport := client.Transport.(*http.Transport)
+	if transport.Proxy != nil || client.Jar != nil || !transport.DisableCompression {
+		t.Error("a proxy, a cookie jar or compression")
+	}
+}
+
+// TestConnectionsAreUsedAgain has four requests at once, twice, on no more than four connections.
+func TestConnectionsAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	var connections atomic.Int32
+	arrived, release := make(chan struct{}, 4), make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-release
+	}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	client := local(t)
+	for range 2 {
+		done := make(chan error, 4)
+		for range 4 {
+			go func() {
+				resp, err := client.Get(server.URL)
+				if err == nil {
+					_, err = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+				done <- err
+			}()
+		}
+		for range 4 {
+			<-arrived
+		}
+		for range 4 {
+			release <- struct{}{}
+		}
+		for range 4 {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := connections.Load(); n > 4 {
+		t.Errorf("8 requests, 4 at once, made %d connections", n)
+	}
+}
