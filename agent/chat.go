@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"parley/store"
+)
+
+// ChatInput is a user's message to an agent.
+type ChatInput struct {
+	AgentID   string
+	Message   string            // 1 to 32,000 characters after trimming
+	Channel   store.Channel     // whose profile the agent answers with; the same in every turn of a session
+	SessionID *string           // nil begins a session
+	Metadata  *store.JSONObject // up to 16 KiB; kept with the message
+
+	IdempotencyKey *string
+}
+
+const (
+	maxMessage  = 32_000   // characters
+	maxMetadata = 16 << 10 // bytes
+)
+
+// NotImplemented is the reason of a refusal of what the contract names and this version does not do yet.
+const NotImplemented = "not_implemented"
+
+// Faults are all that is wrong with the input, with Loc below it, named as REST names the fields.
+func (in *ChatInput) Faults() store.Faults {
+	var f store.Faults
+	message := strings.TrimSpace(in.Message)
+	switch n := utf8.RuneCountInString(message); {
+	case n == 0:
+		f = append(f, store.Fault{
+			Loc: []any{"message"}, Type: "string_too_short", Msg: "String should have at least 1 character", Input: in.Message,
+			Ctx: map[string]any{"min_length": 1},
+		})
+	case n > maxMessage:
+		f = append(f, store.Fault{
+			Loc: []any{"message"}, Type: "string_too_long", Msg: "String should have at most 32000 characters",
+			Ctx: map[string]any{"max_length": maxMessage},
+		})
+	}
+	invalid := func(field, sentence string) {
+		f = append(f, store.Fault{
+			Loc: []any{field}, Type: "value_error", Msg: "Value error, " + sentence, Ctx: map[string]any{"error": sentence},
+		})
+	}
+	const nul = "U+0000 is not allowed"
+	if strings.ContainsRune(in.Message, 0) {
+		invalid("message", nul)
+	}
+	if in.SessionID != nil && strings.ContainsRune(*in.SessionID, 0) {
+		invalid("session_id", nul)
+	}
+	if m := in.Metadata; m != nil {
+		if len(*m) > maxMetadata {
+			invalid("metadata", "metadata may be 16 KiB at most")
+		}
+		if m.HasNUL() {
+			invalid("metadata", nul)
+		}
+	}
+	return f
+}
+
+// ChatReply is what the agent answered.
+type ChatReply struct {
+	Reply     string
+	SessionID string
+	MessageID string // of the reply
+	RunID     string
+	Channel   store.Channel
+	Status    store.RunStatus
+	Model     string
+	Usage     store.TokenUsage
+}

@@ -1,0 +1,12 @@
+// Package agent runs the turns of a session: it takes a user's message, has the agent's model answer it, and stores both
+// with their events.
+//
+// A turn is two commits. The first locks the session and stores the message, so that nothing a user said is lost; the
+// second stores the reply and ends the run. Between them the model thinks, for as long as the turn's deadline allows. A run
+// ends exactly once, finished or failed: by its turn, by the shutdown, or, after a crash, by the sweeper (Runner.Run).
+//
+// The turns of one session run one after the other, in order of arrival: within the process by a queue, between processes
+// by the lock in SQL. A turn that has begun goes on without its caller: what the model says is kept, and its events sent.
+//
+// Models stand behind the interface Model, one package a provider below this one; server.go hands them in.
+package agent

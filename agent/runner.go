@@ -1,0 +1,316 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"parley/store"
+)
+
+// Config is what a Runner is made with.
+type Config struct {
+	Store       *store.Store
+	History     History
+	Models      map[store.ModelProvider]Model
+	TurnTimeout time.Duration // deadline of one turn
+	QueueWait   time.Duration // how long a turn waits for those before it; 0: 30 s
+	Log         *slog.Logger
+}
+
+const (
+	queueWait   = 30 * time.Second
+	lockMargin  = 15 * time.Second      // beyond the turn's deadline, for its second commit
+	lockPoll    = 50 * time.Millisecond // how often a lock that another replica holds is tried
+	sweepEvery  = 5 * time.Second
+	sweepAtOnce = 100
+)
+
+// Runner runs turns. Its methods are safe for concurrent use.
+type Runner struct {
+	cfg    Config
+	queue  *queue
+	turns  sync.WaitGroup
+	ctx    context.Context // of all turns: ends when they are interrupted
+	cancel context.CancelCauseFunc
+	open   context.Context // ends when no new turn may begin
+	shut   context.CancelFunc
+
+	mu       sync.Mutex // guards draining
+	draining bool
+}
+
+var errInterrupted = errors.New("the server is shutting down")
+
+// NewRunner makes a runner.
+func NewRunner(cfg Config) *Runner {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.QueueWait == 0 {
+		cfg.QueueWait = queueWait
+	}
+	r := &Runner{cfg: cfg, queue: newQueue()}
+	r.ctx, r.cancel = context.WithCancelCause(context.Background())
+	r.open, r.shut = context.WithCancel(context.Background())
+	return r
+}
+
+// Chat runs one turn and returns the agent's reply. Its refusals are those of store.BeginTurn, agent_not_found,
+// model_failed and model_timeout (the session's history is then as before), shutting_down, and the input's faults.
+//
+// If ctx ends before the turn has begun, nothing has happened. Once it has begun it goes on to its end without the caller.
+func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*ChatReply, error) {
+	if err := v.RequireChat(); err != nil {
+		return nil, err
+	}
+	if err := in.Faults().Err(); err != nil {
+		return nil, err
+	}
+	if in.IdempotencyKey != nil {
+		return nil, store.Refuse(store.CodeUnavailable, NotImplemented, "this version of Parley takes no idempotency key: leave it out")
+	}
+	agent, err := r.cfg.Store.Agent(ctx, v.BusinessID, in.AgentID)
+	if err != nil {
+		return nil, err
+	}
+	leave := func() {}
+	if in.SessionID != nil {
+		if leave, err = r.waitInLine(ctx, agent, *in.SessionID); err != nil {
+			return nil, err
+		}
+	}
+	if !r.start() {
+		leave()
+		return nil, store.ErrShuttingDown
+	}
+	type result struct {
+		reply *ChatReply
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer r.turns.Done()
+		defer leave()
+		reply, err := r.turn(ctx, agent, in)
+		done <- result{reply, err}
+	}()
+	select {
+	case res := <-done:
+		return res.reply, res.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// start counts a turn in, unless the server is draining.
+func (r *Runner) start() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.draining {
+		return false
+	}
+	r.turns.Add(1)
+	return true
+}
+
+// waitInLine waits until the turns of the session that came before are over.
+func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session string) (leave func(), err error) {
+	// The line is per agent as well: a stranger's session id must not stand in anybody's way.
+	key := agent.BusinessID + "/" + agent.ID + "/" + session
+	if agent.OnConcurrent == store.Reject && r.queue.busy(key) {
+		return nil, store.ErrSessionBusy
+	}
+	wait, cancel := context.WithTimeout(ctx, r.cfg.QueueWait)
+	defer cancel()
+	defer context.AfterFunc(r.open, cancel)()
+	leave, err = r.queue.enter(wait, key)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return leave, err
+	case r.open.Err() != nil:
+		return nil, store.ErrShuttingDown
+	}
+	return nil, store.ErrSessionBusy
+}
+
+// turn runs a turn from its first commit to its second. caller is looked at only until the first.
+func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput) (*ChatReply, error) {
+	model := r.cfg.Models[agent.Model.Provider]
+	if model == nil {
+		return nil, fmt.Errorf("agent %s: no model for the provider %q", agent.ID, agent.Model.Provider)
+	}
+	key, err := r.cfg.Store.ModelKey(agent)
+	if err != nil {
+		return nil, err
+	}
+	turn, err := r.begin(caller, agent, in)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, r.cfg.TurnTimeout)
+	defer cancel()
+	messages, err := r.recall(ctx, turn, in.SessionID == nil)
+	if err != nil {
+		return nil, r.fail(turn, err)
+	}
+	messages = append(messages[:len(messages):len(messages)], Message{Author: store.AuthorLead, Text: turn.Message.Text})
+	reply, err := generate(ctx, model, Request{Agent: agent, Channel: in.Channel, Messages: messages, APIKey: key})
+	if err != nil {
+		return nil, r.fail(turn, err)
+	}
+	message, err := r.cfg.Store.FinishTurn(ctx, turn, reply.Text, reply.Model, reply.Usage)
+	if err != nil {
+		return nil, fmt.Errorf("finish run %s: %w", turn.Run.ID, err)
+	}
+	messages = append(messages, Message{Author: store.AuthorAgent, Text: reply.Text})
+	messages = messages[max(0, len(messages)-historyLength):]
+	r.cfg.History.Remember(ctx, turn.SessionID, message.Sequence+1, messages) // the run's own event comes after its reply
+	return &ChatReply{
+		Reply: reply.Text, SessionID: turn.SessionID, MessageID: message.ID, RunID: turn.Run.ID, Channel: in.Channel,
+		Status: store.RunStatusFinished, Model: reply.Model, Usage: reply.Usage,
+	}, nil
+}
+
+// generate asks the model, and takes a panic or an empty reply of it for a failure.
+func generate(ctx context.Context, model Model, req Request) (reply Reply, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: panic: %v", ErrModelFailed, p)
+		}
+	}()
+	reply, err = model.Generate(ctx, req)
+	if err != nil {
+		return reply, err
+	}
+	if reply.Text = strings.ReplaceAll(reply.Text, "\x00", ""); strings.TrimSpace(reply.Text) == "" {
+		return reply, fmt.Errorf("%w: an empty reply", ErrModelFailed)
+	}
+	return reply, nil
+}
+
+// begin takes the session's lock, waiting for another replica that holds it.
+func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput) (*store.Turn, error) {
+	input := store.TurnInput{
+		BusinessID: agent.BusinessID, AgentID: agent.ID, Model: modelName(agent), Channel: in.Channel,
+		Text: strings.TrimSpace(in.Message), Metadata: in.Metadata, Limit: r.cfg.TurnTimeout + lockMargin,
+	}
+	if in.SessionID != nil {
+		input.SessionID = *in.SessionID
+	}
+	deadline := time.Now().Add(r.cfg.QueueWait)
+	for {
+		if err := caller.Err(); err != nil {
+			return nil, err
+		}
+		turn, err := r.cfg.Store.BeginTurn(caller, input)
+		if !errors.Is(err, store.ErrSessionBusy) || agent.OnConcurrent == store.Reject || time.Now().After(deadline) {
+			return turn, err
+		}
+		select {
+		case <-caller.Done():
+		case <-r.open.Done():
+			return nil, store.ErrShuttingDown
+		case <-time.After(lockPoll):
+		}
+	}
+}
+
+// modelName is what a run says of its model before the model has answered.
+func modelName(agent *store.Agent) string {
+	name := string(agent.Model.Provider)
+	if agent.Model.Name != nil {
+		name += "/" + *agent.Model.Name
+	}
+	return name
+}
+
+// recall is what was said in the session before this turn.
+func (r *Runner) recall(ctx context.Context, turn *store.Turn, fresh bool) ([]Message, error) {
+	if fresh {
+		return nil, nil
+	}
+	if messages, ok := r.cfg.History.Recall(ctx, turn.SessionID, turn.History); ok {
+		return messages, nil
+	}
+	kept, err := r.cfg.Store.History(ctx, turn.SessionID, historyLength)
+	if err != nil {
+		return nil, err
+	}
+	messages := make([]Message, len(kept))
+	for i, m := range kept {
+		messages[i] = Message{Author: m.Author, Text: m.Text}
+	}
+	return messages, nil
+}
+
+// fail ends the run and says what the caller is told. The cause is logged here, and not shown.
+func (r *Runner) fail(turn *store.Turn, cause error) error {
+	class, told := store.RunModelFailed, store.Refuse(store.CodeModelFailed, "model_failed", "the agent's model failed: send the message again")
+	switch {
+	case errors.Is(context.Cause(r.ctx), errInterrupted):
+		class, told = store.RunInterrupted, store.ErrShuttingDown
+	case errors.Is(cause, ErrModelTimeout) || errors.Is(cause, context.DeadlineExceeded):
+		class, told = store.RunModelTimeout, store.Refuse(store.CodeModelTimeout, "model_timeout", "the agent's model gave nothing in time: send the message again")
+	}
+	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", cause)
+	if err := r.cfg.Store.FailTurn(context.Background(), turn.Run, class); err != nil {
+		return fmt.Errorf("fail run %s: %w", turn.Run.ID, err)
+	}
+	return told
+}
+
+// Run ends the runs that a crash has left behind, until ctx ends.
+func (r *Runner) Run(ctx context.Context) error {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	for {
+		r.sweep(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func (r *Runner) sweep(ctx context.Context) {
+	runs, err := r.cfg.Store.AbandonedRuns(ctx, sweepAtOnce)
+	if err != nil {
+		if ctx.Err() == nil {
+			r.cfg.Log.Warn("sweep", "error", err)
+		}
+		return
+	}
+	for _, run := range runs {
+		r.cfg.Log.Warn("a run was left behind by a crash", "run", run.ID)
+		if err := r.cfg.Store.FailTurn(ctx, run, store.RunInterrupted); err != nil {
+			r.cfg.Log.Warn("end an abandoned run", "run", run.ID, "error", err)
+		}
+	}
+}
+
+// Drain lets no new turn begin, and waits for those that run. When ctx ends it interrupts them: each ends as failed, its
+// caller told that the server is shutting down.
+func (r *Runner) Drain(ctx context.Context) {
+	r.mu.Lock()
+	r.draining = true
+	r.mu.Unlock()
+	r.shut()
+	done := make(chan struct{})
+	go func() {
+		r.turns.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		r.cancel(errInterrupted)
+		<-done
+	}
+	r.cancel(errInterrupted)
+}
