@@ -1,0 +1,110 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"parley/egress"
+	"parley/store"
+)
+
+const (
+	userAgent   = "Backend-System-Webhook/1.0" // the specification's, to the letter
+	keptAnswer  = 16 << 10                     // bytes of an answer that are kept
+	leaseMargin = 5 * time.Second              // between the end of an attempt and that of its lease, for writing it down
+)
+
+// Lease is how long a claimed delivery is held: the attempt twice over, and time to write down its outcome.
+func Lease(timeout time.Duration) time.Duration { return 2*timeout + 10*time.Second }
+
+// attempt makes one attempt, under one deadline from the dial to the last byte of the answer.
+func (w *Worker) attempt(ctx context.Context, job *store.Job) (*store.Attempt, answer) {
+	start := time.Now()
+	made := &store.Attempt{DeliveryID: job.DeliveryID, Number: job.Attempts + 1, Trigger: store.TriggerAutomatic, StartedAt: store.At(start)}
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
+	defer cancel()
+	a, body := w.send(ctx, job, start)
+	made.DurationMs = int(time.Since(start).Milliseconds())
+	if a.status != 0 {
+		made.StatusCode, made.ResponseBody = &a.status, &body
+	}
+	return made, a
+}
+
+func (w *Worker) send(ctx context.Context, job *store.Job, now time.Time) (answer, string) {
+	secrets, err := w.cfg.Store.SigningSecrets(job.EndpointID, job.Secrets, store.At(now))
+	if err != nil {
+		w.cfg.Log.Error("sign a delivery", "delivery", job.DeliveryID, "error", err)
+		return answer{class: "signing"}, ""
+	}
+	signature, err := egress.Sign(job.EventID, now, job.Body, secrets...)
+	if err != nil {
+		w.cfg.Log.Error("sign a delivery", "delivery", job.DeliveryID, "error", err)
+		return answer{class: "signing"}, ""
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, job.URL, bytes.NewReader(job.Body))
+	if err != nil {
+		return answer{class: "url"}, ""
+	}
+	req.Header = http.Header{
+		"Content-Type":      {"application/json"},
+		"User-Agent":        {userAgent},
+		"Webhook-Id":        {job.EventID},
+		"Webhook-Timestamp": {strconv.FormatInt(now.Unix(), 10)},
+		"Webhook-Signature": {signature},
+	}
+	resp, err := w.cfg.Client.Do(req)
+	if err != nil {
+		return answer{class: classify(err)}, ""
+	}
+	defer func() { _ = resp.Body.Close() }()
+	// The status decides. The body is for the record: an error while reading it changes nothing.
+	raw, _ := io.ReadAll(io.LimitReader(resp.Body, keptAnswer))
+	body := strings.ReplaceAll(strings.ToValidUTF8(string(raw), "\uFFFD"), "\x00", "")
+	return answer{status: resp.StatusCode, retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}, body
+}
+
+// classify names why there was no answer, in one stable word.
+func classify(err error) string {
+	var (
+		dns     *net.DNSError
+		unknown x509.UnknownAuthorityError
+		host    x509.HostnameError
+		invalid x509.CertificateInvalidError
+		record  tls.RecordHeaderError
+		verify  *tls.CertificateVerificationError
+		op      *net.OpError
+	)
+	switch {
+	case errors.Is(err, egress.ErrBlocked):
+		return "blocked_address"
+	case errors.Is(err, context.DeadlineExceeded) || isTimeout(err):
+		return "timeout"
+	case errors.As(err, &dns):
+		return "dns"
+	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid), errors.As(err, &record), errors.As(err, &verify):
+		return "tls"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection_refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "connection_reset"
+	case errors.As(err, &op) && op.Op == "dial":
+		return "connect"
+	}
+	return "protocol"
+}
+
+func isTimeout(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) && network.Timeout()
+}

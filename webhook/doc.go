@@ -1,0 +1,24 @@
+// Package webhook delivers events: it POSTs each event's document, signed, to every endpoint that is to get it, and writes
+// down what came of it.
+//
+// Deliveries are rows in SQL, made with the event that they carry (package store). The Worker learns of fresh ones from the
+// stream, and each half second claims from SQL what is due: retries, and whatever the stream or a crash has lost. It holds a
+// row by its lease and never beyond; a row that it lets go of is due again in SQL. So a delivery is made at least once,
+// whatever dies in between, and receivers tell a repeated one by its `webhook-id`.
+//
+// Four goroutines share the work, and only the scheduler decides:
+//
+//	intake     entries of the stream → the deliveries of their events, in sequence     (intake.go)
+//	scheduler  lanes: which delivery goes out next                                    (worker.go, lane.go)
+//	claimer    what is due in SQL, and what the scheduler gives back to it            (claim.go)
+//	recorder   outcomes, many in one transaction                                      (record.go)
+//
+// and each attempt runs in one of its own (attempt.go). What an answer means is decided by a pure function (retry.go).
+//
+// # Order and fairness
+//
+// Each endpoint has a lane: at most 8 attempts at once, one for each conversation, the first attempts begun in sequence
+// order. Lanes take turns. Attempts share 64 tokens, but one that lasts longer than 200 ms hands its token back: slow
+// endpoints cost memory, not the others' rate. A lane whose every slot is busy and has finished nothing for 250 ms is parked:
+// its queue is given back to SQL, from which alone it is then fed until SQL has nothing more that is due.
+package webhook

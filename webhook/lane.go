@@ -1,0 +1,97 @@
+package webhook
+
+import (
+	"slices"
+	"time"
+
+	"parley/store"
+)
+
+const (
+	laneInFlight = 8    // attempts at once to one endpoint (contract, section 5)
+	laneQueue    = 1000 // deliveries of one endpoint in memory; beyond, they wait in SQL
+	chokedAfter  = 250 * time.Millisecond
+)
+
+// lane is what the scheduler knows of one endpoint.
+type lane struct {
+	endpoint string
+	queue    []*store.Job        // waiting, in order of sequence
+	busy     map[string]struct{} // the conversations in flight: one attempt each
+	inFlight int
+	moved    time.Time // when an attempt last ended or, the lane being idle, began
+	parked   bool      // SQL has deliveries of it that are due: it is fed from there alone
+	letGo    int       // deliveries on their way back to SQL
+	ready    bool      // stands in the scheduler's ready list
+}
+
+func newLane(endpoint string) *lane { return &lane{endpoint: endpoint, busy: map[string]struct{}{}} }
+
+// add puts a job in its place. Jobs come nearly in order: the place is found from the end.
+func (l *lane) add(job *store.Job) {
+	i := len(l.queue)
+	for i > 0 && l.queue[i-1].Seq > job.Seq {
+		i--
+	}
+	l.queue = slices.Insert(l.queue, i, job)
+}
+
+// next takes the first job that may go out now: the lane has a slot, and the job's conversation none in flight.
+func (l *lane) next() *store.Job {
+	if l.inFlight >= laneInFlight {
+		return nil
+	}
+	for i, job := range l.queue {
+		if _, busy := l.busy[job.Lane]; busy {
+			continue
+		}
+		if i == 0 {
+			l.queue[0] = nil
+			l.queue = l.queue[1:]
+		} else {
+			l.queue = slices.Delete(l.queue, i, i+1)
+		}
+		return job
+	}
+	return nil
+}
+
+func (l *lane) begin(job *store.Job, now time.Time) {
+	if l.inFlight == 0 {
+		l.moved = now
+	}
+	l.inFlight++
+	l.busy[job.Lane] = struct{}{}
+}
+
+func (l *lane) end(job *store.Job, now time.Time) {
+	l.inFlight--
+	l.moved = now
+	delete(l.busy, job.Lane)
+}
+
+// choked says whether every slot is busy and nothing has ended for a while.
+func (l *lane) choked(now time.Time) bool {
+	return l.inFlight >= laneInFlight && now.Sub(l.moved) > chokedAfter
+}
+
+// room is for how many deliveries from SQL the lane has use.
+func (l *lane) room(now time.Time) int {
+	switch {
+	case l.choked(now):
+		return 0
+	case l.parked:
+		return max(0, claimedAtOnce-len(l.queue))
+	}
+	return max(0, min(claimedAtOnce, laneQueue-len(l.queue)))
+}
+
+// hungry says whether a parked lane could do with more from SQL at once.
+func (l *lane) hungry(now time.Time) bool {
+	return len(l.queue) < fewLeft && l.inFlight < laneInFlight && l.room(now) > 0
+}
+
+// idle says whether nothing would be lost by forgetting the lane.
+func (l *lane) idle() bool {
+	return l.inFlight == 0 && len(l.queue) == 0 && !l.parked && l.letGo == 0 && !l.ready
+}

@@ -1,0 +1,87 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"parley/store"
+)
+
+const (
+	recordedAtOnce = 500
+	recordEvery    = 50 * time.Millisecond
+	recordRetry    = 250 * time.Millisecond
+	lastChance     = 2 * time.Second // for the outcomes that are left when the worker ends
+)
+
+// record writes outcomes down, many in one transaction, until there are no more; then it rings for what changed. With the
+// database away it waits: what it never gets to write is sent again after its lease, which is what at-least-once allows.
+func (w *Worker) record() {
+	var batch []*store.Outcome
+	flush := time.NewTimer(recordEvery)
+	flush.Stop()
+	for {
+		select {
+		case o, open := <-w.outcomes:
+			if !open {
+				ctx, cancel := context.WithTimeout(context.Background(), lastChance)
+				defer cancel()
+				w.write(ctx, batch)
+				return
+			}
+			if len(batch) == 0 {
+				flush.Reset(recordEvery)
+			}
+			if batch = append(batch, o); len(batch) < recordedAtOnce {
+				continue
+			}
+		case <-flush.C:
+		}
+		w.write(context.Background(), batch)
+		batch = nil
+	}
+}
+
+func (w *Worker) write(ctx context.Context, batch []*store.Outcome) {
+	for len(batch) > 0 {
+		changed, err := w.cfg.Store.Record(ctx, batch)
+		if err == nil {
+			w.ring(batch, changed)
+			return
+		}
+		w.cfg.Log.Warn("record outcomes", "outcomes", len(batch), "error", err)
+		if errors.Is(err, store.ErrShuttingDown) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(recordRetry):
+		}
+	}
+}
+
+// ring tells the live lists of deliveries what changed.
+func (w *Worker) ring(batch []*store.Outcome, changed []string) {
+	done := make(map[string]bool, len(changed))
+	for _, id := range changed {
+		done[id] = true
+	}
+	of := map[string][]string{}
+	var disabled []string
+	for _, o := range batch {
+		if done[o.Job.DeliveryID] {
+			of[o.Job.BusinessID] = append(of[o.Job.BusinessID], o.Job.DeliveryID)
+			if o.Disable != "" {
+				disabled = append(disabled, o.Job.BusinessID)
+			}
+		}
+	}
+	for business, deliveries := range of {
+		w.cfg.Stream.PublishDeliveries(business, deliveries...)
+	}
+	for _, business := range disabled {
+		w.cfg.Stream.PublishDeliveries(business) // whatever else waited for the endpoint ended with it
+	}
+}
