@@ -1,0 +1,78 @@
+package graph
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+
+	"github.com/99designs/gqlgen/graphql"
+	"github.com/99designs/gqlgen/graphql/handler"
+	"github.com/99designs/gqlgen/graphql/handler/extension"
+	"github.com/99designs/gqlgen/graphql/handler/lru"
+	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/gqlerror"
+
+	"parley/graph/transport"
+	"parley/store"
+)
+
+// HandlerConfig is what a Handler is made with.
+type HandlerConfig struct {
+	Resolver *Resolver
+	// Authenticate puts the viewer of a WebSocket into its context, by its connection_init payload.
+	Authenticate func(ctx context.Context, payload map[string]any) (context.Context, error)
+	// Revoked says whether the credential of an open WebSocket has been revoked.
+	Revoked func(ctx context.Context) bool
+	Log     *slog.Logger
+}
+
+const (
+	maxTokens     = 10_000 // of a document: gqlgen's field collection is quadratic in aliases
+	parsedQueries = 1000   // documents kept parsed
+)
+
+// Handler serves /graphql: queries and mutations over HTTP, everything over WebSocket.
+type Handler struct {
+	server *handler.Server
+	live   *transport.WebSocket
+}
+
+// NewHandler makes the handler. Shut it down after use: http.Server does not wait for WebSockets.
+func NewHandler(cfg HandlerConfig) *Handler {
+	live := &transport.WebSocket{Authenticate: cfg.Authenticate, Recheck: cfg.Revoked}
+	server := handler.New(NewExecutableSchema(Config{Resolvers: cfg.Resolver}))
+	server.AddTransport(live)
+	server.AddTransport(transport.HTTP{})
+	server.SetQueryCache(lru.New[*ast.QueryDocument](parsedQueries))
+	server.SetParserTokenLimit(maxTokens)
+	server.SetDisableSuggestion(true)
+	server.SetErrorPresenter(presenter(cfg.Log))
+	server.SetRecoverFunc(recoverer(cfg.Log))
+	server.Use(extension.Introspection{})
+	server.Use(adminIntrospection{})
+	return &Handler{server, live}
+}
+
+// ServeHTTP serves one request, or one WebSocket to its end.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.server.ServeHTTP(w, r) }
+
+// Shutdown closes the WebSockets, and returns when all of them are closed, or ctx has ended.
+func (h *Handler) Shutdown(ctx context.Context) error { return h.live.Shutdown(ctx) }
+
+// adminIntrospection shows the schema to ADMIN credentials alone.
+type adminIntrospection struct{}
+
+var _ interface {
+	graphql.HandlerExtension
+	graphql.OperationContextMutator
+} = adminIntrospection{}
+
+func (adminIntrospection) ExtensionName() string { return "AdminIntrospection" }
+
+func (adminIntrospection) Validate(graphql.ExecutableSchema) error { return nil }
+
+func (adminIntrospection) MutateOperationContext(ctx context.Context, op *graphql.OperationContext) *gqlerror.Error {
+	_, err := store.Admin(ctx)
+	op.DisableIntrospection = err != nil
+	return nil
+}

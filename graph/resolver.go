@@ -1,0 +1,23 @@
+package graph
+
+import (
+	"parley/agent"
+	"parley/store"
+	"parley/stream"
+)
+
+// Resolver is the root of the resolvers: what they call.
+type Resolver struct {
+	Store  *store.Store
+	Hub    *stream.Hub
+	Runner *agent.Runner
+}
+
+// Root is what the schema's root types are bound to: nothing, they have resolvers.
+type Root struct{}
+
+// CreatedEndpoint is a webhook endpoint just made, with the secret that is shown this once.
+type CreatedEndpoint struct {
+	Endpoint *store.Endpoint
+	Secret   string
+}

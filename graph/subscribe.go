@@ -1,0 +1,62 @@
+package graph
+
+import (
+	"context"
+
+	"parley/graph/transport"
+	"parley/store"
+)
+
+// followEvents is the subscription `events`. Its channel has no buffer: what the client has not been sent stays in the feed.
+func (r *Resolver) followEvents(ctx context.Context, business string, filter *store.EventFilter, after *string) (<-chan *store.EventEdge, error) {
+	var from *int64
+	if after != nil {
+		seq, err := r.Store.ResumeAt(ctx, business, *after)
+		if err != nil {
+			return nil, err
+		}
+		from = &seq
+	}
+	sub, err := r.Hub.Subscribe(ctx, business, from, filter)
+	if err != nil {
+		return nil, err
+	}
+	return follow(ctx, sub.Close, sub.Next, (*store.Event).FeedEdge), nil
+}
+
+// followDeliveries is the subscription `deliveries`.
+func (r *Resolver) followDeliveries(ctx context.Context, business string, endpoint *string) (<-chan *store.Delivery, error) {
+	if endpoint != nil {
+		if _, err := r.Store.Endpoint(ctx, business, *endpoint); err != nil {
+			return nil, err
+		}
+	}
+	sub := r.Hub.SubscribeDeliveries(business, endpoint)
+	return follow(ctx, sub.Close, sub.Next, func(d *store.Delivery) *store.Delivery { return d }), nil
+}
+
+// follow sends what next returns, until ctx ends or next fails; then the subscription ends with that error, never in silence.
+func follow[T, R any](ctx context.Context, done func(), next func(context.Context) ([]T, error), show func(T) R) <-chan R {
+	out := make(chan R)
+	go func() {
+		defer close(out)
+		defer done()
+		for {
+			rows, err := next(ctx)
+			if err != nil {
+				if ctx.Err() == nil {
+					transport.EndWithError(ctx, err)
+				}
+				return
+			}
+			for _, row := range rows {
+				select {
+				case out <- show(row):
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+	return out
+}

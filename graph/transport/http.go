@@ -1,0 +1,244 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/99designs/gqlgen/graphql"
+	"github.com/gorilla/websocket"
+	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/gqlerror"
+)
+
+const defaultMaxBody = 1 << 20
+
+// HTTP serves queries and mutations by POST, and queries by GET, as GraphQL over HTTP says. A request that is not
+// well-formed is answered with a 4xx and a GraphQL error that echoes nothing of it. A well-formed one that is refused
+// (parsing, validation, variables) is a 400 as application/graphql-response+json and, as the draft wants for legacy
+// clients, a 200 as application/json; neither has a data entry.
+//
+// A POST must be application/json, which no page of another origin can send without a CORS preflight. Its URL's query
+// component is not read: the body alone decides.
+type HTTP struct {
+	// MaxBody is the most bytes of a POST's body; 1 MiB if 0. More is a 413.
+	MaxBody int64
+
+	// StatusFor, if set, may give the HTTP status of a response that has no data, such as 401 for one that wants a
+	// credential; 0 leaves the choice to the draft. A response with data is always a 200.
+	StatusFor func(*graphql.Response) int
+}
+
+var _ graphql.Transport = HTTP{}
+
+// Supports takes every request that no transport before it took, save two: a WebSocket handshake, and OPTIONS, which
+// belongs to CORS.
+func (t HTTP) Supports(r *http.Request) bool {
+	return r.Method != http.MethodOptions && !websocket.IsWebSocketUpgrade(r)
+}
+
+// rejection is a request that did not reach the executor.
+type rejection struct {
+	status  int
+	message string
+	allow   string // the Allow header of a 405
+}
+
+func (e *rejection) Error() string { return e.message }
+
+func reject(status int, message string) *rejection {
+	return &rejection{status: status, message: message}
+}
+
+// Do answers one request.
+func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecutor) {
+	header := w.Header()
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Cache-Control", "no-store") // what a viewer may see is nobody else's
+	header.Add("Vary", "Accept")
+
+	media, acceptable := negotiate(r.Header)
+	if !acceptable {
+		media = mediaJSON
+	}
+	ctx := r.Context()
+	defer func() {
+		if v := recover(); v != nil {
+			if v == http.ErrAbortHandler {
+				panic(v)
+			}
+			t.write(w, media, http.StatusInternalServerError, &graphql.Response{Errors: presentPanic(ctx, exec, v)})
+		}
+	}()
+
+	params, err := t.read(w, r, acceptable)
+	var resp *graphql.Response
+	status := 0
+	if err == nil {
+		resp, err = execute(ctx, r.Method, params, exec)
+	}
+	if err != nil {
+		var no *rejection
+		if !errors.As(err, &no) {
+			no = reject(http.StatusBadRequest, err.Error())
+		}
+		if no.allow != "" {
+			header.Set("Allow", no.allow)
+		}
+		code := codeBadUserInput
+		if no.status == http.StatusServiceUnavailable {
+			code = codeUnavailable
+		}
+		resp, status = &graphql.Response{Errors: gqlerror.List{refusal(code, no.message)}}, no.status
+	}
+	if status == 0 {
+		status = t.status(media, resp)
+	}
+	t.write(w, media, status, resp)
+}
+
+// read takes the parameters from the request.
+func (t HTTP) read(w http.ResponseWriter, r *http.Request, acceptable bool) (*graphql.RawParams, error) {
+	start := graphql.Now()
+	if r.Method != http.MethodGet && r.Method != http.MethodPost {
+		return nil, &rejection{http.StatusMethodNotAllowed, "use GET or POST", "GET, POST"}
+	}
+	if !acceptable {
+		return nil, reject(http.StatusNotAcceptable, "the response can be "+mediaGraphQL+" or "+mediaJSON)
+	}
+	var members object
+	var err error
+	if r.Method == http.MethodGet {
+		members, err = decodeURL(r.URL.RawQuery)
+	} else {
+		members, err = t.readBody(w, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	params, err := members.params()
+	if err != nil {
+		return nil, err
+	}
+	params.Headers = r.Header
+	params.ReadTime = graphql.TraceTiming{Start: start, End: graphql.Now()}
+	return params, nil
+}
+
+func (t HTTP) readBody(w http.ResponseWriter, r *http.Request) (object, error) {
+	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	charset, named := params["charset"]
+	if err != nil || media != mediaJSON || (named && !strings.EqualFold(charset, "utf-8")) {
+		return nil, reject(http.StatusUnsupportedMediaType, "send the request as application/json, in UTF-8")
+	}
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
+		return nil, reject(http.StatusUnsupportedMediaType, "send the request without a content encoding")
+	}
+	limit := t.MaxBody
+	if limit == 0 {
+		limit = defaultMaxBody
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, reject(http.StatusRequestEntityTooLarge,
+			"the request is larger than "+strconv.FormatInt(limit, 10)+" bytes")
+	case err != nil:
+		return nil, errors.New("the request ended early")
+	case len(body) == 0:
+		return nil, errors.New("the request has no body")
+	}
+	return decodeObject(body)
+}
+
+// execute runs what the parameters ask for. Its error is a rejection of what HTTP cannot carry.
+func execute(ctx context.Context, method string, params *graphql.RawParams, exec graphql.GraphExecutor) (*graphql.Response, error) {
+	opCtx, errs := exec.CreateOperationContext(ctx, params)
+	if len(errs) > 0 {
+		return exec.DispatchError(graphql.WithOperationContext(ctx, opCtx), errs), nil
+	}
+	switch kind := opCtx.Operation.Operation; {
+	case kind == ast.Subscription:
+		return nil, reject(http.StatusBadRequest,
+			"subscriptions are served over WebSocket, by the subprotocol "+subprotocol)
+	case kind == ast.Mutation && method == http.MethodGet:
+		return nil, &rejection{http.StatusMethodNotAllowed, "mutations are accepted by POST alone", http.MethodPost}
+	case defers(opCtx.Doc):
+		// Its later parts would have nowhere to go, and a part alone would look like the whole.
+		return nil, reject(http.StatusBadRequest, "@defer is not served over plain HTTP")
+	}
+	responses, ctx := exec.DispatchOperation(ctx, opCtx)
+	resp := responses(ctx)
+	if resp == nil { // the executor's way to say that ctx ended first
+		return nil, reject(http.StatusServiceUnavailable, "the request was ended before its answer was there")
+	}
+	return resp, nil
+}
+
+// defers says whether any selection of the document carries @defer, which gqlgen knows without the schema naming it.
+func defers(doc *ast.QueryDocument) bool {
+	var in func(ast.SelectionSet) bool
+	in = func(set ast.SelectionSet) bool {
+		for _, selection := range set {
+			switch s := selection.(type) {
+			case *ast.Field:
+				if in(s.SelectionSet) {
+					return true
+				}
+			case *ast.InlineFragment:
+				if s.Directives.ForName("defer") != nil || in(s.SelectionSet) {
+					return true
+				}
+			case *ast.FragmentSpread:
+				if s.Directives.ForName("defer") != nil {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	for _, op := range doc.Operations {
+		if in(op.SelectionSet) {
+			return true
+		}
+	}
+	for _, fragment := range doc.Fragments {
+		if in(fragment.SelectionSet) {
+			return true
+		}
+	}
+	return false
+}
+
+// status is section "Status Codes" of GraphQL over HTTP, for well-formed requests.
+func (t HTTP) status(media string, resp *graphql.Response) int {
+	if len(resp.Data) > 0 || len(resp.Errors) == 0 {
+		return http.StatusOK
+	}
+	if t.StatusFor != nil {
+		if status := t.StatusFor(resp); status != 0 {
+			return status
+		}
+	}
+	if media == mediaGraphQL {
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
+}
+
+func (t HTTP) write(w http.ResponseWriter, media string, status int, resp *graphql.Response) {
+	body, err := encodeResponse(resp)
+	if err != nil { // an extension that is no JSON: a fault of the schema's, never of the request
+		status = http.StatusInternalServerError
+		body = []byte(`{"errors":[{"message":"internal error","extensions":{"code":"` + codeInternal + `"}}]}`)
+	}
+	w.Header().Set("Content-Type", media+"; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client went away: nobody is left to tell
+}

@@ -1,0 +1,177 @@
+package transport_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/99designs/gqlgen/graphql/handler"
+
+	"parley/graph/transport"
+)
+
+// The JavaScript packages are the protocols' own references, so they are what decides.
+const packages = `{"private":true,"type":"module","dependencies":{"graphql":"16.15.0","graphql-http":"1.23.1","graphql-ws":"6.4.2","ws":"8.23.0"}}`
+
+// installed is a folder with those packages. Where Node is missing the test is skipped, but never in CI.
+func installed(t *testing.T) string {
+	t.Helper()
+	give := t.Skipf
+	if isCI() {
+		give = t.Fatalf
+	}
+	for _, program := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(program); err != nil {
+			give("%s is missing: the reference clients were not run", program)
+		}
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "package.json"), packages)
+	install := exec.CommandContext(t.Context(), "npm", "install", "--no-audit", "--no-fund", "--prefer-offline", "--ignore-scripts")
+	install.Dir = dir
+	if out, err := install.CombinedOutput(); err != nil {
+		give("npm install: %v: %s", err, out)
+	}
+	return dir
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReferenceClients(t *testing.T) {
+	t.Parallel()
+	dir := installed(t)
+	t.Run("graphql-http audits", func(t *testing.T) { audits(t, dir) })
+	t.Run("graphql-ws client", func(t *testing.T) { graphqlWS(t, dir) })
+}
+
+func audits(t *testing.T, dir string) {
+	w := newWorld(t, &transport.WebSocket{}, transport.HTTP{})
+	write(t, filepath.Join(dir, "audit.js"), `
+		import { auditServer } from 'graphql-http';
+		const results = await auditServer({ url: process.argv[2] });
+		console.log(JSON.stringify(results.map(({ id, name, status, reason }) => ({ id, name, status, reason }))));
+	`)
+	run := exec.CommandContext(t.Context(), "node", "audit.js", w.URL+"/graphql")
+	run.Dir = dir
+	var stderr bytes.Buffer
+	run.Stderr = &stderr
+	out, err := run.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, stderr.String())
+	}
+	var results []struct{ ID, Name, Status, Reason string }
+	if err := json.Unmarshal(out, &results); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	passed := 0
+	for _, r := range results {
+		if r.Status == "ok" {
+			passed++
+		} else {
+			t.Errorf("%s %s: %s: %s", r.Status, r.ID, r.Name, r.Reason)
+		}
+	}
+	if len(results) != 61 {
+		t.Errorf("%d audits, there were 61", len(results))
+	}
+	t.Logf("%d of %d audits pass", passed, len(results))
+}
+
+// graphqlWS follows the graphql-ws client through a subscription that outlives its server.
+func graphqlWS(t *testing.T, dir string) {
+	write(t, filepath.Join(dir, "client.js"), `
+		import { createClient } from 'graphql-ws';
+		import WebSocket from 'ws';
+		const url = process.argv[2];
+		const say = (...words) => console.log(words.join(' '));
+		const client = (token, retryAttempts) => createClient({
+			url, webSocketImpl: WebSocket, connectionParams: { token }, retryAttempts, retryWait: async () => {},
+			on: { connected: () => say('connected'), closed: (e) => say('closed', e.code, e.reason) },
+		});
+		const subscribe = (client, query) => new Promise((done) => client.subscribe({ query }, {
+			next: (value) => say('next', JSON.stringify(value)),
+			error: (e) => { say('error', Array.isArray(e) ? e.map(({ message }) => message) : e.code); done(); },
+			complete: () => { say('complete'); done(); },
+		}));
+		const good = client('good', 5);
+		await subscribe(good, '{name}');
+		await subscribe(good, 'subscription{feed}');
+		await subscribe(good, 'subscription{feed}');
+		await good.dispose();
+		await subscribe(client('bad', 0), '{name}');
+	`)
+	// Two replicas behind one address.
+	first := newWorld(t, &transport.WebSocket{Authenticate: authenticate}, transport.HTTP{})
+	second := newWorld(t, &transport.WebSocket{Authenticate: authenticate}, transport.HTTP{})
+	var current atomic.Pointer[handler.Server]
+	current.Store(first.gql)
+	balancer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { current.Load().ServeHTTP(w, r) }))
+	defer balancer.Close()
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	run := exec.CommandContext(ctx, "node", "client.js", "ws"+balancer.URL[len("http"):])
+	run.Dir = dir
+	run.Stderr = os.Stderr
+	out, err := run.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	says := func(want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !lines.Scan() {
+				t.Fatalf("wanted %q, got the end", w)
+			}
+			if lines.Text() != w {
+				t.Fatalf("wanted %q\ngot    %q", w, lines.Text())
+			}
+		}
+	}
+
+	says("connected", `next {"data":{"name":"test"}}`, "complete", "closed 1000 ")
+	says("connected")
+	feed := wait(t, "the feed", first.feeds)
+	feed.items <- "a"
+	says(`next {"data":{"feed":"a"}}`)
+
+	// The first replica stops; the client comes back to the second by itself.
+	current.Store(second.gql)
+	if err := first.live.Shutdown(ctx); err != nil {
+		t.Fatal(err)
+	}
+	says("closed 1001 going away", "connected")
+	feed = wait(t, "the feed", second.feeds)
+	feed.items <- "b"
+	says(`next {"data":{"feed":"b"}}`)
+	feed.end()
+	says("complete", "closed 1000 ")
+
+	says("connected")
+	feed = wait(t, "the feed", second.feeds)
+	feed.endWith(errors.New("the cursor is too old"))
+	says("error the cursor is too old", "closed 1000 ")
+
+	says("closed 4403 Forbidden", "error 4403")
+	if err := run.Wait(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,292 @@
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/99designs/gqlgen/graphql"
+	"github.com/gorilla/websocket"
+)
+
+// socket is one open WebSocket. Its goroutines: the HTTP handler's own reads, one writes, one keeps time, and each
+// operation has one.
+type socket struct {
+	t      *WebSocket
+	limits limits
+	exec   graphql.GraphExecutor
+	conn   *websocket.Conn
+	header map[string][]string
+	out    *writer
+	ctx    context.Context // ends when the socket begins to close
+	cancel context.CancelFunc
+	work   sync.WaitGroup // every goroutine of the socket but the reader, which alone adds to it
+
+	initialised chan struct{} // closed at connection_init
+	acked       chan struct{} // closed at connection_ack
+
+	mu         sync.Mutex      // guards what follows; taken before out.mu
+	viewer     context.Context // what operations run in, nil until the connection is acknowledged
+	operations map[string]*operation
+	running    int // goroutines of operations, those of completed ones too
+}
+
+// serve runs the socket to its end.
+func (s *socket) serve() {
+	s.work.Go(s.out.run)
+	if s.conn.Subprotocol() == subprotocol {
+		s.work.Go(s.keepTime)
+	} else {
+		s.close(closeSubprotocol, reasonSubprotocol)
+	}
+	s.read()
+	s.work.Wait()
+	_ = s.conn.Close()
+}
+
+// close ends the socket and its operations; only the first code and reason count.
+func (s *socket) close(code int, reason string) {
+	s.closeWithin(code, reason, s.limits.write)
+}
+
+func (s *socket) closeWithin(code int, reason string, patience time.Duration) {
+	if s.out.finish(code, reason, patience) {
+		s.closed(code, reason)
+	}
+}
+
+func (s *socket) closed(code int, reason string) {
+	s.cancel()
+	if s.t.Closed != nil {
+		s.t.Closed(s.ctx, code, reason)
+	}
+}
+
+// closeSlow ends a socket whose peer does not read. The close frame can only follow what the kernel has already taken, so
+// it waits for a while longer: a peer that comes back learns why it was closed. That costs one frame's memory.
+func (s *socket) closeSlow() {
+	s.closeWithin(closeTryAgainLater, reasonSlowConsumer, 3*s.limits.write)
+}
+
+// read handles the client's messages until the connection ends.
+func (s *socket) read() {
+	patience := 2 * s.limits.keepAlive
+	s.conn.SetReadLimit(s.limits.message)
+	s.conn.SetPongHandler(func(string) error {
+		s.out.extend(patience)
+		return nil
+	})
+	s.conn.SetPingHandler(func(data string) error {
+		_ = s.out.send(s.ctx, frame{opcode: websocket.PongMessage, body: []byte(data), urgent: true})
+		return nil
+	})
+	s.conn.SetCloseHandler(func(int, string) error { return nil }) // readEnded answers it
+	for {
+		s.out.extend(patience)
+		kind, data, err := s.conn.ReadMessage()
+		if err != nil {
+			s.readEnded(err)
+			return
+		}
+		switch {
+		case s.ctx.Err() != nil: // closing: only the peer's close frame is awaited
+		case kind != websocket.TextMessage:
+			s.close(closeInvalid, "Invalid message: it must be text")
+		default:
+			s.handle(data)
+		}
+	}
+}
+
+// readEnded closes the socket for the reason that reading ended.
+func (s *socket) readEnded(err error) {
+	var closed *websocket.CloseError
+	var network net.Error
+	switch {
+	case errors.As(err, &closed) && closed.Code == closeNoStatus:
+		s.close(closeNormal, "")
+	case errors.As(err, &closed) && closed.Code != closeAbnormal:
+		s.close(closed.Code, "")
+	case errors.As(err, &network) && network.Timeout():
+		s.close(closeGoingAway, reasonUnanswered)
+	case errors.Is(err, websocket.ErrReadLimit):
+		s.cut(closeTooBig, reasonMessageTooBig)
+		s.drain()
+	case closed == nil && network == nil:
+		s.cut(closeProtocolError, reasonProtocolError)
+		s.drain()
+	default: // the peer is gone
+		s.cut(closeAbnormal, "")
+	}
+}
+
+// cut ends the socket without a close frame: gorilla has sent it, or nobody is there to read it.
+func (s *socket) cut(code int, reason string) {
+	if s.out.finish(0, "", 0) {
+		s.closed(code, reason)
+	}
+}
+
+// drain reads for a moment what a client goes on sending after its fault. If the connection were closed over unread bytes,
+// TCP would reset it, and the client might never see the close frame.
+func (s *socket) drain() {
+	conn := s.conn.NetConn()
+	_ = conn.SetReadDeadline(time.Now().Add(closeReplyWait))
+	_, _ = io.Copy(io.Discard, conn)
+}
+
+// handle acts on one message. It blocks on nothing but a full queue.
+func (s *socket) handle(data []byte) {
+	m, err := parseMessage(data)
+	if err != nil {
+		s.close(closeInvalid, "Invalid message: "+err.Error())
+		return
+	}
+	switch m.kind {
+	case typeConnectionInit:
+		select {
+		case <-s.initialised:
+			s.close(closeTooManyInits, reasonTooManyInits)
+		default:
+			close(s.initialised)
+			s.work.Go(func() { s.authenticate(m.payload) })
+		}
+	case typePing:
+		pong := textFrame(nil, pongMessage(m.payload))
+		pong.urgent = true
+		_ = s.out.send(s.ctx, pong)
+	case typePong: // any message is a sign of life; this one is nothing else
+	case typeSubscribe:
+		members, err := decodeObject(m.payload)
+		if err == nil && !members.has("query") {
+			err = errors.New("query is missing")
+		}
+		if err != nil {
+			s.close(closeInvalid, "Invalid message: "+err.Error())
+			return
+		}
+		params, err := members.params()
+		if err != nil {
+			s.close(closeInvalid, "Invalid message: "+err.Error())
+			return
+		}
+		now := graphql.Now()
+		params.Headers, params.ReadTime = s.header, graphql.TraceTiming{Start: now, End: now}
+		s.subscribe(m.id, params)
+	case typeComplete:
+		s.complete(m.id)
+	}
+}
+
+// authenticate answers connection_init, PROTOCOL.md section "ConnectionInit".
+func (s *socket) authenticate(payload json.RawMessage) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.panicked("a panic in Authenticate", v)
+			s.close(closeInternal, reasonInternal)
+		}
+	}()
+	viewer := s.ctx
+	if s.t.Authenticate != nil {
+		var params map[string]any
+		if payload != nil {
+			_ = json.Unmarshal(payload, &params) // parseMessage saw that it is an object
+		}
+		var err error
+		if viewer, err = s.t.Authenticate(s.ctx, params); err != nil {
+			var as *CloseError
+			if errors.As(err, &as) {
+				s.close(as.Code, as.Reason)
+			} else {
+				s.close(closeForbidden, reasonForbidden)
+			}
+			return
+		}
+	}
+	if viewer == nil {
+		viewer = s.ctx
+	}
+	// In one step: no operation's message can come before the ack, and no client that has seen it is refused.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.viewer = viewer
+	s.out.force(textFrame(nil, ackMessage()))
+	close(s.acked)
+}
+
+// keepTime closes a socket that is not initialised in time, sends its pings, and looks after its credential.
+func (s *socket) keepTime() {
+	late := time.NewTimer(s.limits.init)
+	defer late.Stop()
+	select {
+	case <-s.initialised:
+	case <-late.C:
+		s.close(closeInitTimeout, reasonInitTimeout)
+		return
+	case <-s.ctx.Done():
+		s.close(closeGoingAway, reasonGoingAway)
+		return
+	}
+
+	pings := time.NewTicker(s.limits.keepAlive)
+	defer pings.Stop()
+	acked := s.acked
+	var recheck <-chan time.Time
+	for {
+		select {
+		case <-s.ctx.Done():
+			s.close(closeGoingAway, reasonGoingAway) // unless it closes already, the server's own context has ended
+			return
+		case <-pings.C:
+			// The frame finds a dead peer, for every WebSocket implementation answers it by itself; the message shows the
+			// client that a subscription with nothing to say is alive, for a page cannot see frames.
+			s.out.force(frame{opcode: websocket.PingMessage, urgent: true})
+			ping := textFrame(nil, pingMessage())
+			ping.urgent = true
+			s.out.force(ping)
+		case <-acked:
+			acked = nil
+			if s.t.Recheck != nil {
+				recheck = time.After(jitter(s.limits.recheck))
+			}
+		case <-recheck:
+			if s.revoked() {
+				s.close(closeForbidden, reasonForbidden)
+				return
+			}
+			recheck = time.After(jitter(s.limits.recheck))
+		}
+	}
+}
+
+// revoked asks whether the credential still holds. Whatever goes wrong in asking is no answer, and closes nothing.
+func (s *socket) revoked() (revoked bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.panicked("a panic in Recheck", v)
+			revoked = false
+		}
+	}()
+	s.mu.Lock()
+	viewer := s.viewer
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(viewer, s.limits.recheck)
+	defer cancel()
+	return s.t.Recheck(ctx)
+}
+
+func (s *socket) panicked(message string, value any) {
+	s.t.log().ErrorContext(s.ctx, message, "panic", fmt.Sprint(value), "stack", string(debug.Stack()))
+}
+
+// jitter is d give or take a tenth: a thousand sockets that connected at once are not looked after at once.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + rand.N(d/5+1)
+}

@@ -1,0 +1,225 @@
+package transport
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/99designs/gqlgen/graphql"
+	"github.com/gorilla/websocket"
+	"github.com/vektah/gqlparser/v2/gqlerror"
+)
+
+const (
+	// The kernel may hold so much for a connection that does not read. Left alone it would grow to some 4 MiB, and a bound
+	// on our own queue would mean little.
+	kernelBuffer = 128 << 10
+
+	// shutdownPatience is what a socket has to take its close frame when the server shuts down.
+	shutdownPatience = time.Second
+)
+
+// WebSocket serves operations of every kind by the graphql-transport-ws protocol. Its zero value works; it must not be
+// copied, and its fields must not change once it serves. The package comment says what it promises.
+type WebSocket struct {
+	// Authenticate is called at connection_init with its payload, and returns the context that the socket's operations
+	// run in, derived from ctx: the request's own, which may hold a viewer already, and which ends with the socket. An
+	// error refuses the connection: a *CloseError as it says, any other with 4403 "Forbidden". Nil lets everyone in.
+	Authenticate func(ctx context.Context, initPayload map[string]any) (context.Context, error)
+
+	// Recheck is called every RecheckEvery (3 s, give or take a tenth) for as long as an acknowledged socket is open, with
+	// the context from Authenticate; true closes it with 4403. A lookup that failed is no revocation: return false.
+	Recheck      func(ctx context.Context) (revoked bool)
+	RecheckEvery time.Duration
+
+	// CheckOrigin decides whether a page of that Origin may connect. Nil: only one of this host.
+	CheckOrigin func(r *http.Request) bool
+
+	// Closed is told how each socket ended, when that is decided; its goroutines may end a little later. The code is the
+	// client's own if it closed the socket, and 1006 if it vanished. It must not block.
+	Closed func(ctx context.Context, code int, reason string)
+
+	// Log gets the panics of Authenticate and Recheck, those of resolvers being the executor's; slog.Default() if nil.
+	Log *slog.Logger
+
+	InitTimeout   time.Duration // for connection_init to come; 3 s, as the protocol's reference has it
+	KeepAlive     time.Duration // between pings; a peer that is silent for twice as long is gone; 15 s, below what proxies allow
+	WriteTimeout  time.Duration // for a peer to take anything of what is sent, and for its queue to have room; 10 s
+	QueueBytes    int64         // the most that waits for one peer; 1 MiB
+	MaxMessage    int64         // the largest message a client may send, else 1009; 1 MiB
+	MaxOperations int           // the most operations at a time on a socket, one more is answered with an error; 100
+
+	buffers sync.Pool // of *[]byte: what writers encode into
+
+	mu       sync.Mutex // guards what follows
+	sockets  map[*socket]struct{}
+	handlers int           // calls of Do that have not returned
+	drained  chan struct{} // made by Shutdown, closed when no handler is left
+}
+
+var _ graphql.Transport = (*WebSocket)(nil)
+
+// CloseError is an error of Authenticate that chooses the close code and the reason that the client sees.
+type CloseError struct {
+	Code   int
+	Reason string
+}
+
+func (e *CloseError) Error() string { return fmt.Sprintf("close with %d: %s", e.Code, e.Reason) }
+
+// limits are the settings with their defaults in place.
+type limits struct {
+	init, keepAlive, write, recheck time.Duration
+	queue, message                  int64
+	operations                      int
+}
+
+func (t *WebSocket) limits() limits {
+	return limits{
+		init:       cmp.Or(t.InitTimeout, 3*time.Second),
+		keepAlive:  cmp.Or(t.KeepAlive, 15*time.Second),
+		write:      cmp.Or(t.WriteTimeout, 10*time.Second),
+		recheck:    cmp.Or(t.RecheckEvery, 3*time.Second),
+		queue:      cmp.Or(t.QueueBytes, 1<<20),
+		message:    cmp.Or(t.MaxMessage, 1<<20),
+		operations: cmp.Or(t.MaxOperations, 100),
+	}
+}
+
+func (t *WebSocket) log() *slog.Logger { return cmp.Or(t.Log, slog.Default()) }
+
+// Supports takes WebSocket handshakes.
+func (t *WebSocket) Supports(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
+
+// Do serves one socket, and returns when all that it started has ended.
+func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecutor) {
+	if !t.enter() {
+		refuseHandshake(w, http.StatusServiceUnavailable, refusal(codeUnavailable, "the server is shutting down"))
+		return
+	}
+	defer t.leave()
+
+	upgrader := websocket.Upgrader{
+		CheckOrigin:      t.CheckOrigin,
+		Subprotocols:     []string{subprotocol},
+		HandshakeTimeout: t.limits().write,
+		// Nothing is written through gorilla's buffer, so none is kept.
+		WriteBufferPool: &t.buffers,
+		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
+			w.Header().Set("Sec-Websocket-Version", "13")
+			refuseHandshake(w, status, refusal(codeBadUserInput, reason.Error()))
+		},
+	}
+	conn, err := upgrader.Upgrade(hijacker{w}, r, nil)
+	if err != nil {
+		return // answered
+	}
+	if tcp, ok := conn.NetConn().(interface{ SetWriteBuffer(bytes int) error }); ok {
+		_ = tcp.SetWriteBuffer(kernelBuffer)
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	s := &socket{
+		t: t, limits: t.limits(), exec: exec, conn: conn, header: r.Header, ctx: ctx, cancel: cancel,
+		initialised: make(chan struct{}), acked: make(chan struct{}), operations: map[string]*operation{},
+	}
+	s.out = newWriter(conn.NetConn(), s.limits.write, s.limits.queue, &t.buffers)
+	s.out.slow = s.closeSlow
+	if !t.add(s) {
+		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience)
+	}
+	defer t.remove(s)
+	s.serve()
+}
+
+// Shutdown closes every socket with 1001 "going away", which makes clients subscribe again elsewhere, ends their
+// operations and waits for them. New handshakes get a 503. When ctx ends first, the connections that are left are cut, and
+// its error is returned.
+func (t *WebSocket) Shutdown(ctx context.Context) error {
+	t.mu.Lock()
+	if t.drained == nil {
+		t.drained = make(chan struct{})
+		if t.handlers == 0 {
+			close(t.drained)
+		}
+	}
+	drained, sockets := t.drained, t.open()
+	t.mu.Unlock()
+	for _, s := range sockets {
+		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience)
+	}
+	select {
+	case <-drained:
+		return nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	sockets = t.open()
+	t.mu.Unlock()
+	for _, s := range sockets {
+		s.out.abort()
+	}
+	return fmt.Errorf("shut down WebSockets: %w", ctx.Err())
+}
+
+// open lists the sockets; mu is held.
+func (t *WebSocket) open() []*socket {
+	sockets := make([]*socket, 0, len(t.sockets))
+	for s := range t.sockets {
+		sockets = append(sockets, s)
+	}
+	return sockets
+}
+
+func (t *WebSocket) enter() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.drained != nil {
+		return false
+	}
+	t.handlers++
+	return true
+}
+
+func (t *WebSocket) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.handlers--
+	if t.drained != nil && t.handlers == 0 {
+		close(t.drained)
+	}
+}
+
+// add is false when Shutdown has been called during the handshake.
+func (t *WebSocket) add(s *socket) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sockets == nil {
+		t.sockets = map[*socket]struct{}{}
+	}
+	t.sockets[s] = struct{}{}
+	return t.drained == nil
+}
+
+func (t *WebSocket) remove(s *socket) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.sockets, s)
+}
+
+// hijacker finds the connection below middleware that wraps the ResponseWriter and can be unwrapped.
+type hijacker struct{ http.ResponseWriter }
+
+func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(h.ResponseWriter).Hijack()
+}
+
+func refuseHandshake(w http.ResponseWriter, status int, err *gqlerror.Error) {
+	HTTP{}.write(w, mediaJSON, status, &graphql.Response{Errors: gqlerror.List{err}})
+}

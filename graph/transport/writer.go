@@ -1,0 +1,238 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"golang.org/x/sync/semaphore"
+)
+
+// closeReplyWait is how long the peer has to answer a close frame with its own before the connection is closed: closing at
+// once could make its TCP stack throw the close frame away together with what it had not yet read.
+const closeReplyWait = time.Second
+
+var errSocketClosed = errors.New("the socket is closing")
+
+// writer is the one goroutine that writes to a connection, and the queue before it, bounded in bytes.
+type writer struct {
+	conn    net.Conn
+	stall   time.Duration // for so long the peer may take nothing
+	slow    func()        // called when it took nothing for longer; ends the writer
+	limit   int64
+	space   *semaphore.Weighted // what is queued or being written holds its bytes of it; first come, first served
+	buffers *sync.Pool          // of *[]byte, shared by all connections
+	wake    chan struct{}       // holds one: there is something to do
+
+	mu     sync.Mutex // guards what follows, and every deadline of conn; never held while writing
+	urgent queue
+	queue  queue
+	end    *closing // set once: the writer takes no more frames, and the one left to send is the close frame
+}
+
+// closing is how a connection ends.
+type closing struct {
+	code   int // 0: without a close frame, the peer is gone or has one
+	reason string
+	until  time.Time // the close frame must be out by then, or the connection is cut
+}
+
+func newWriter(conn net.Conn, stall time.Duration, limit int64, buffers *sync.Pool) *writer {
+	return &writer{
+		conn: conn, stall: stall, limit: limit, buffers: buffers,
+		space: semaphore.NewWeighted(limit), wake: make(chan struct{}, 1),
+	}
+}
+
+// send queues a frame. While the queue is full it waits, and no longer than a peer may stall: then that peer is too slow.
+// A frame larger than the whole queue is taken when the queue is empty.
+func (w *writer) send(ctx context.Context, f frame) error {
+	f.held = min(int64(f.size())+frameOverhead, w.limit)
+	if !w.space.TryAcquire(f.held) {
+		wait, cancel := context.WithTimeout(ctx, w.stall)
+		err := w.space.Acquire(wait, f.held)
+		cancel()
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			w.slow()
+			return errSocketClosed
+		}
+	}
+	if !w.put(f) {
+		w.space.Release(f.held)
+		return errSocketClosed
+	}
+	return nil
+}
+
+// force queues a small frame of the server's own making whether or not there is room. The callers make few.
+func (w *writer) force(f frame) bool { return w.put(f) }
+
+func (w *writer) put(f frame) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.end != nil || f.completed() {
+		return false
+	}
+	if f.urgent {
+		w.urgent.push(f)
+	} else {
+		w.queue.push(f)
+	}
+	w.signal()
+	return true
+}
+
+func (w *writer) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// finish makes the writer end: what is queued is dropped, a write that is under way and then the close frame have until
+// patience is over. Only the first code and reason count, so it says whether these are; a later call can shorten the
+// patience.
+func (w *writer) finish(code int, reason string, patience time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	until := time.Now().Add(patience)
+	first := w.end == nil
+	switch {
+	case first:
+		w.end = &closing{code: code, reason: reason, until: until}
+		w.queue, w.urgent = queue{}, queue{}
+	case until.Before(w.end.until):
+		w.end.until = until
+	}
+	_ = w.conn.SetWriteDeadline(w.end.until)
+	w.signal()
+	return first
+}
+
+// abort cuts the connection. What the kernel still holds for a peer that does not read is dropped.
+func (w *writer) abort() {
+	if tcp, ok := w.conn.(interface{ SetLinger(seconds int) error }); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = w.conn.Close()
+}
+
+// extend gives the peer patience until its next sign of life. Once the connection is closing that is the writer's to say.
+func (w *writer) extend(patience time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.end == nil {
+		_ = w.conn.SetReadDeadline(time.Now().Add(patience))
+	}
+}
+
+// run writes until finish is called or the connection breaks. It leaves the connection open for the peer's close frame, or
+// cuts it.
+func (w *writer) run() {
+	for range w.wake {
+		for {
+			buf, held, end := w.take()
+			if end != nil {
+				w.sendClose(end)
+				return
+			}
+			if buf == nil {
+				break
+			}
+			err := w.write(*buf)
+			w.space.Release(held)
+			if cap(*buf) <= 2*batchBytes {
+				w.buffers.Put(buf)
+			}
+			if err != nil {
+				w.abort()
+				return
+			}
+		}
+	}
+}
+
+// take encodes the next batch, and leaves out what belongs to an operation that its client has completed.
+func (w *writer) take() (buf *[]byte, held int64, end *closing) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.end != nil {
+		return nil, 0, w.end
+	}
+	for n := 0; n < batchFrames; {
+		f, ok := w.urgent.pop()
+		if !ok {
+			if f, ok = w.queue.pop(); !ok {
+				break
+			}
+		}
+		if f.completed() {
+			w.space.Release(f.held)
+			continue
+		}
+		if buf == nil {
+			if buf, ok = w.buffers.Get().(*[]byte); !ok {
+				buf = new([]byte)
+			}
+			*buf = (*buf)[:0]
+		}
+		*buf, held, n = f.append(*buf), held+f.held, n+1
+		if len(*buf) >= batchBytes {
+			break
+		}
+	}
+	return buf, held, nil
+}
+
+// write writes all of b. A peer that takes some of it within the time it has to take any gets that time again.
+func (w *writer) write(b []byte) error {
+	for len(b) > 0 {
+		w.mu.Lock()
+		deadline := time.Now().Add(w.stall)
+		if w.end != nil {
+			deadline = w.end.until
+		}
+		_ = w.conn.SetWriteDeadline(deadline)
+		w.mu.Unlock()
+
+		n, err := w.conn.Write(b)
+		b = b[n:]
+		switch {
+		case err == nil:
+		case !errors.Is(err, os.ErrDeadlineExceeded) || w.expired():
+			return err
+		case n == 0:
+			w.slow()
+		}
+	}
+	return nil
+}
+
+// expired says whether the time to close in is over.
+func (w *writer) expired() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.end != nil && !time.Now().Before(w.end.until)
+}
+
+func (w *writer) sendClose(end *closing) {
+	if end.code == 0 {
+		return
+	}
+	body := websocket.FormatCloseMessage(end.code, shorten(end.reason))
+	f := frame{opcode: websocket.CloseMessage, body: body}
+	if w.write(f.append(nil)) != nil {
+		w.abort()
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.conn.SetReadDeadline(time.Now().Add(closeReplyWait))
+}
