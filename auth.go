@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net/http"
+	"strings"
+
+	"parley/store"
+	"parley/stream"
+)
+
+// gate finds out who is calling, and counts the call against the credential's rate limit.
+type gate struct {
+	store   *store.Store
+	limiter *stream.Limiter // nil: no limit
+	log     *slog.Logger
+}
+
+// authenticate puts the viewer, or why there is none, into the request's context. It refuses nothing: what a path asks for
+// is the path's affair, and so is the form of its errors. A chat prefers the API key, everything else the token.
+func (g *gate) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key, token := r.Header.Get("X-API-Key"), bearer(r.Header.Get("Authorization"))
+		if key == "" && token == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		kind, secret := store.KindAccessToken, token
+		if key != "" && (token == "" || strings.HasPrefix(r.URL.Path, "/agents/")) {
+			kind, secret = store.KindAPIKey, key
+		}
+		v, err := g.viewer(r.Context(), kind, secret)
+		next.ServeHTTP(w, r.WithContext(store.WithViewer(r.Context(), v, err)))
+	})
+}
+
+func (g *gate) viewer(ctx context.Context, kind store.CredentialKind, secret string) (*store.Viewer, error) {
+	v, err := g.store.Authenticate(ctx, kind, secret)
+	switch {
+	case errors.Is(err, store.ErrUnauthenticated):
+		return nil, err
+	case err != nil:
+		g.log.ErrorContext(ctx, "authenticate", "error", err)
+		return nil, store.ErrUnavailable
+	case g.limiter == nil:
+		return v, nil
+	}
+	if wait := g.limiter.Allow(ctx, v.Credential.ID); wait > 0 {
+		return nil, &store.Error{
+			Code: store.CodeRateLimited, Reason: "rate_limited", Message: "this credential has made too many requests",
+			RetryAfter: int(math.Ceil(wait.Seconds())),
+		}
+	}
+	return v, nil
+}
+
+func bearer(header string) string {
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// connect authenticates a WebSocket by its connection_init payload, or else by the headers of its request.
+func (g *gate) connect(ctx context.Context, payload map[string]any) (context.Context, error) {
+	if header, ok := payload["Authorization"].(string); ok {
+		v, err := g.viewer(ctx, store.KindAccessToken, bearer(header))
+		if err != nil {
+			return nil, err
+		}
+		return store.WithViewer(ctx, v, nil), nil
+	}
+	if key, ok := payload["X-API-Key"].(string); ok {
+		v, err := g.viewer(ctx, store.KindAPIKey, key)
+		if err != nil {
+			return nil, err
+		}
+		return store.WithViewer(ctx, v, nil), nil
+	}
+	_, err := store.ViewerOf(ctx)
+	return ctx, err
+}
+
+// revoked says whether the credential of a socket has been revoked. While the database is away nobody knows, and it stays.
+func (g *gate) revoked(ctx context.Context) bool {
+	v, err := store.ViewerOf(ctx)
+	if err != nil {
+		return true
+	}
+	valid, err := g.store.StillValid(ctx, v)
+	return err == nil && !valid
+}

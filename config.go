@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"parley/egress"
+	"parley/store"
+)
+
+// Settings are all that an operator can set, each as an environment variable or a flag of the same name (contract, section 1).
+type Settings struct {
+	Addr                 string        `name:"addr" aliases:"parley-addr" env:"PARLEY_ADDR" default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Listen address (default: ${default})."`
+	DatabaseURL          string        `name:"database-url" aliases:"parley-database-url" env:"PARLEY_DATABASE_URL" default:"file:parley.db" placeholder:"URL" help:"SQLite file (file:…) or postgres://… (default: ${default})."`
+	RedisURL             string        `name:"redis-url" aliases:"parley-redis-url" env:"PARLEY_REDIS_URL" default:"" placeholder:"URL" help:"redis:// or rediss://; empty: the embedded Redis."`
+	BootstrapAPIKey      string        `name:"bootstrap-api-key" aliases:"parley-bootstrap-api-key" env:"PARLEY_BOOTSTRAP_API_KEY" default:"" placeholder:"sk_…" help:"API key of the first business; empty: generated on the first start and printed once."`
+	BootstrapToken       string        `name:"bootstrap-token" aliases:"parley-bootstrap-token" env:"PARLEY_BOOTSTRAP_TOKEN" default:"" placeholder:"at_…" help:"Access token of the first business; empty: generated on the first start and printed once."`
+	AllowPrivateWebhooks bool          `name:"allow-private-webhooks" aliases:"parley-allow-private-webhooks" env:"PARLEY_ALLOW_PRIVATE_WEBHOOKS" default:"false" negatable:"" help:"For development and tests alone: accept http:// and private or loopback webhook hosts (default: ${default})."`
+	SessionTTL           time.Duration `name:"session-ttl" aliases:"parley-session-ttl" env:"PARLEY_SESSION_TTL" default:"24h" placeholder:"DURATION" help:"Sliding time-to-live of a chat session (default: ${default})."`
+	DeliveryTimeout      time.Duration `name:"delivery-timeout" aliases:"parley-delivery-timeout" env:"PARLEY_DELIVERY_TIMEOUT" default:"10s" placeholder:"DURATION" help:"Total deadline of one delivery attempt, connect to last body byte (default: ${default})."`
+	DeliveryRetries      int           `name:"delivery-retries" aliases:"parley-delivery-retries" env:"PARLEY_DELIVERY_RETRIES" default:"2" placeholder:"N" help:"Automatic retries after the first attempt (default: ${default})."`
+	DeliveryBackoff      time.Duration `name:"delivery-backoff" aliases:"parley-delivery-backoff" env:"PARLEY_DELIVERY_BACKOFF" default:"5s" placeholder:"DURATION" help:"Delay before the first retry; each next one is 5 times longer, with a jitter of 20 % either way (default: ${default})."`
+	SecretKey            string        `name:"secret-key" aliases:"parley-secret-key" env:"PARLEY_SECRET_KEY" default:"" placeholder:"BASE64" help:"32 bytes in base64: encrypts stored signing secrets and provider keys. Empty: a key file beside the SQLite database; required with postgres://."`
+	TurnTimeout          time.Duration `name:"turn-timeout" aliases:"parley-turn-timeout" env:"PARLEY_TURN_TIMEOUT" default:"60s" placeholder:"DURATION" help:"Deadline of one turn (default: ${default})."`
+	RateLimit            string        `name:"rate-limit" aliases:"parley-rate-limit" env:"PARLEY_RATE_LIMIT" default:"" placeholder:"N" help:"Requests a minute for each credential; empty: no limit."`
+	Retention            time.Duration `name:"retention" aliases:"parley-retention" env:"PARLEY_RETENTION" default:"720h" placeholder:"DURATION" help:"How long events, deliveries and messages are kept (default: ${default})."`
+	PrivateHosts         string        `name:"private-hosts" aliases:"parley-private-hosts" env:"PARLEY_PRIVATE_HOSTS" default:"" placeholder:"LIST" help:"Comma separated host:port or CIDR list that is trusted for model base URLs and tools, such as localhost:11434."`
+	OpenAIKey            string        `name:"openai-api-key" env:"OPENAI_API_KEY" default:"" placeholder:"KEY" help:"OpenAI, or a compatible server: the key."`
+	OpenAIBaseURL        string        `name:"openai-base-url" env:"OPENAI_BASE_URL" default:"" placeholder:"URL" help:"OpenAI, or a compatible server: the address."`
+	OpenAIModel          string        `name:"openai-model" aliases:"parley-openai-model" env:"PARLEY_OPENAI_MODEL" default:"gpt-4o-mini" placeholder:"NAME" help:"The model of agents on OPENAI that name none (default: ${default})."`
+	AnthropicKey         string        `name:"anthropic-api-key" env:"ANTHROPIC_API_KEY" default:"" placeholder:"KEY" help:"Anthropic: the key."`
+	EmbeddedModelLatency time.Duration `name:"embedded-model-latency" aliases:"parley-embedded-model-latency" env:"PARLEY_EMBEDDED_MODEL_LATENCY" default:"0s" placeholder:"DURATION" help:"The embedded model waits this long before it answers: for tests and demos (default: ${default})."`
+
+	// Seams for tests, which show that SQL and the stream each carry the events without the other.
+	noPolling, noStream bool
+}
+
+// Validate finds every wrong value, in one message. Kong calls it.
+func (s *Settings) Validate() error {
+	var wrong []string
+	check := func(ok bool, name, what string) {
+		if !ok {
+			wrong = append(wrong, name+" "+what)
+		}
+	}
+	_, _, err := net.SplitHostPort(s.Addr)
+	check(err == nil, "PARLEY_ADDR", "must be host:port")
+	check(strings.HasPrefix(s.DatabaseURL, "file:") || store.IsPostgres(s.DatabaseURL), "PARLEY_DATABASE_URL", "must be file:… or postgres://…")
+	if store.IsPostgres(s.DatabaseURL) {
+		check(s.SecretKey != "", "PARLEY_SECRET_KEY", "is required with postgres:// (openssl rand -base64 32 makes one)")
+	}
+	if s.SecretKey != "" {
+		_, err := store.NewSealer(s.SecretKey)
+		check(err == nil, "PARLEY_SECRET_KEY", "must be 32 bytes in base64 (openssl rand -base64 32 makes one)")
+	}
+	if s.RedisURL != "" {
+		u, err := url.Parse(s.RedisURL)
+		check(err == nil && (u.Scheme == "redis" || u.Scheme == "rediss"), "PARLEY_REDIS_URL", "must be redis://… or rediss://…")
+	}
+	check(s.BootstrapAPIKey == "" || secretLike(s.BootstrapAPIKey, "sk_"), "PARLEY_BOOTSTRAP_API_KEY", "must begin with sk_")
+	check(s.BootstrapToken == "" || secretLike(s.BootstrapToken, "at_"), "PARLEY_BOOTSTRAP_TOKEN", "must begin with at_")
+	check(s.SessionTTL > 0, "PARLEY_SESSION_TTL", "must be more than 0")
+	check(s.DeliveryTimeout > 0 && s.DeliveryTimeout <= 10*time.Minute, "PARLEY_DELIVERY_TIMEOUT", "must be more than 0 and at most 10m")
+	check(s.DeliveryRetries >= 0 && s.DeliveryRetries <= 20, "PARLEY_DELIVERY_RETRIES", "must be between 0 and 20")
+	check(s.DeliveryBackoff > 0, "PARLEY_DELIVERY_BACKOFF", "must be more than 0")
+	check(s.TurnTimeout > 0, "PARLEY_TURN_TIMEOUT", "must be more than 0")
+	_, err = s.rateLimit()
+	check(err == nil, "PARLEY_RATE_LIMIT", "must be a whole number of requests a minute, at least 1")
+	check(s.Retention >= time.Hour, "PARLEY_RETENTION", "must be 1h or more")
+	check(s.EmbeddedModelLatency >= 0, "PARLEY_EMBEDDED_MODEL_LATENCY", "must not be negative")
+	_, err = egress.NewGuard(egress.Policy{Trusted: s.privateHosts()})
+	check(err == nil, "PARLEY_PRIVATE_HOSTS", fmt.Sprintf("must be a comma separated list of host:port or CIDR (%v)", err))
+	if s.OpenAIBaseURL != "" {
+		u, err := url.Parse(s.OpenAIBaseURL)
+		check(err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "", "OPENAI_BASE_URL", "must be an http:// or https:// URL")
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(wrong, "; "))
+}
+
+func secretLike(s, prefix string) bool { return strings.HasPrefix(s, prefix) && len(s) > len(prefix) }
+
+// rateLimit is requests a minute for each credential; 0 for no limit.
+func (s *Settings) rateLimit() (int, error) {
+	if s.RateLimit == "" {
+		return 0, nil
+	}
+	var n int
+	if _, err := fmt.Sscanf(s.RateLimit+"\n", "%d\n", &n); err != nil || n < 1 {
+		return 0, errors.New("not a whole number")
+	}
+	return n, nil
+}
+
+func (s *Settings) privateHosts() []string {
+	var hosts []string
+	for h := range strings.SplitSeq(s.PrivateHosts, ",") {
+		if h = strings.TrimSpace(h); h != "" {
+			hosts = append(hosts, h)
+		}
+	}
+	return hosts
+}
+
+// openAI says whether the operator has set up an OpenAI-compatible server.
+func (s *Settings) openAI() bool { return s.OpenAIKey != "" || s.OpenAIBaseURL != "" }

@@ -1,0 +1,51 @@
+package e2e_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// mayImport is the picture of docs/architecture.md: which packages of ours each may import. Change it only with a decision
+// record. Tests may import more.
+var mayImport = map[string][]string{
+	"parley":                 {"parley/agent", "parley/agent/embedded", "parley/agent/openai", "parley/egress", "parley/graph", "parley/rest", "parley/store", "parley/stream", "parley/webhook"},
+	"parley/agent":           {"parley/egress", "parley/store", "parley/stream"},
+	"parley/agent/embedded":  {"parley/agent", "parley/store"},
+	"parley/agent/openai":    {"parley/agent", "parley/egress", "parley/store"},
+	"parley/bench":           {},
+	"parley/e2e":             {},
+	"parley/egress":          {},
+	"parley/graph":           {"parley/agent", "parley/graph/transport", "parley/store", "parley/stream"},
+	"parley/graph/transport": {},
+	"parley/rest":            {"parley/agent", "parley/store"},
+	"parley/store":           {},
+	"parley/stream":          {"parley/store"},
+	"parley/webhook":         {"parley/egress", "parley/store", "parley/stream"},
+}
+
+func TestImportPicture(t *testing.T) {
+	t.Parallel()
+	list := exec.Command("go", "list", "-f", `{{.ImportPath}} {{.Name}} {{.Doc | printf "%.1s"}}|{{join .Imports " "}}`, "parley/...")
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		head, imports, _ := strings.Cut(strings.TrimSpace(line), "|")
+		pkg, rest, _ := strings.Cut(head, " ")
+		allowed, known := mayImport[pkg]
+		if !known {
+			t.Errorf("%s stands nowhere in the picture", pkg)
+		}
+		if _, doc, _ := strings.Cut(rest, " "); doc == "" {
+			t.Errorf("%s has no package comment", pkg)
+		}
+		for _, i := range strings.Fields(imports) {
+			if strings.HasPrefix(i+"/", "parley/") && !slices.Contains(allowed, i) {
+				t.Errorf("%s must not import %s", pkg, i)
+			}
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+func decode(r io.Reader, v any) error { return json.NewDecoder(r).Decode(v) }
+
+// TestStartRefusals: what cannot start says why in one clear line, and ends with 2.
+func TestStartRefusals(t *testing.T) {
+	t.Parallel()
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = busy.Close() }) // after the parallel subtests
+	for name, c := range map[string]struct {
+		env    []string
+		args   []string
+		files  map[string]string
+		expect string
+	}{
+		"busy port":        {env: []string{"PARLEY_ADDR=" + busy.Addr().String()}, expect: "address already in use"},
+		"unknown flag":     {args: []string{"--nonsense"}, expect: "unknown flag"},
+		"wrong duration":   {env: []string{"PARLEY_SESSION_TTL=soon"}, expect: "session-ttl"},
+		"negative":         {env: []string{"PARLEY_DELIVERY_RETRIES=-1"}, expect: "PARLEY_DELIVERY_RETRIES"},
+		"two at once":      {env: []string{"PARLEY_RATE_LIMIT=many", "PARLEY_TURN_TIMEOUT=0s"}, expect: "PARLEY_TURN_TIMEOUT must be more than 0; PARLEY_RATE_LIMIT"},
+		"wrong database":   {env: []string{"PARLEY_DATABASE_URL=mysql://x"}, expect: "PARLEY_DATABASE_URL"},
+		"no key":           {env: []string{"PARLEY_DATABASE_URL=postgres://127.0.0.1:1/x"}, expect: "PARLEY_SECRET_KEY is required"},
+		"wrong secret key": {env: []string{"PARLEY_SECRET_KEY=short"}, expect: "PARLEY_SECRET_KEY must be 32 bytes"},
+		"wrong redis":      {env: []string{"PARLEY_REDIS_URL=http://x"}, expect: "PARLEY_REDIS_URL"},
+		"wrong hosts":      {env: []string{"PARLEY_PRIVATE_HOSTS=localhost:x,10.0.0.0/99"}, expect: "PARLEY_PRIVATE_HOSTS"},
+		"wrong API key":    {env: []string{"PARLEY_BOOTSTRAP_API_KEY=key"}, expect: "must begin with sk_"},
+		"no folder":        {env: []string{"PARLEY_DATABASE_URL=file:nowhere/parley.db"}, expect: "nowhere"},
+		"a folder":         {env: []string{"PARLEY_DATABASE_URL=file:."}, expect: "database"},
+		"not a database":   {files: map[string]string{"parley.db": strings.Repeat("this is no database", 999)}, expect: "not a database"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for file, text := range c.files {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, binary, c.args...)
+			cmd.Dir, cmd.Env = dir, append(append(clean(), "PARLEY_ADDR=127.0.0.1:0"), c.env...)
+			var out, errs bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &errs
+			_ = cmd.Run()
+			if cmd.ProcessState.ExitCode() != 2 || out.Len() > 0 {
+				t.Errorf("ended with %d and printed %q", cmd.ProcessState.ExitCode(), &out)
+			}
+			if line := errs.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, c.expect) || !strings.HasPrefix(line, "parley: ") {
+				t.Errorf("%q is not one line with %q", line, c.expect)
+			}
+		})
+	}
+}
+
+func TestHelpShowsEverySetting(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command(binary, "--help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for setting, value := range map[string]string{
+		"PARLEY_ADDR": "127.0.0.1:8080", "PARLEY_DATABASE_URL": "file:parley.db", "PARLEY_REDIS_URL": "", "PARLEY_BOOTSTRAP_API_KEY": "",
+		"PARLEY_BOOTSTRAP_TOKEN": "", "PARLEY_ALLOW_PRIVATE_WEBHOOKS": "false", "PARLEY_SESSION_TTL": "24h", "PARLEY_DELIVERY_TIMEOUT": "10s",
+		"PARLEY_DELIVERY_RETRIES": "2", "PARLEY_DELIVERY_BACKOFF": "5s", "PARLEY_SECRET_KEY": "", "PARLEY_TURN_TIMEOUT": "60s",
+		"PARLEY_RATE_LIMIT": "", "PARLEY_RETENTION": "720h", "PARLEY_PRIVATE_HOSTS": "", "OPENAI_API_KEY": "", "OPENAI_BASE_URL": "",
+		"ANTHROPIC_API_KEY": "", "PARLEY_EMBEDDED_MODEL_LATENCY": "0s",
+	} {
+		if !bytes.Contains(out, []byte("$"+setting)) || !bytes.Contains(out, []byte(value)) {
+			t.Errorf("--help lacks %s or its default %q", setting, value)
+		}
+	}
+}
+
+// TestStopWaitsForTurns stops the server while an agent thinks: the turn ends, its caller is answered, and nothing new begins.
+func TestStopWaitsForTurns(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_EMBEDDED_MODEL_LATENCY=1s")
+	live := s.subscribe(token, eventsLive, nil)
+	answered := make(chan string, 1)
+	go func() {
+		status, _, raw, err := s.try(context.Background(), "POST", "/agents/demo/chat", withKey(apiKey), `{"message":"Hello","channel":"sms"}`)
+		answered <- fmt.Sprint(status, err, strings.Contains(string(raw), `"reply"`))
+	}()
+	live.wait()
+	if code := s.stop(); code != 0 {
+		t.Errorf("it ended with %d:\n%s", code, s.log())
+	}
+	if got := <-answered; got != "200 <nil> true" {
+		t.Errorf("the caller got %s", got)
+	}
+}
+
+// TestStopInterruptsLongTurns stops the server while an agent thinks for longer than a stop may take: its caller gets 503,
+// its run ends as failed, and the process has ended within 15 s.
+func TestStopInterruptsLongTurns(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_EMBEDDED_MODEL_LATENCY=10m", "PARLEY_TURN_TIMEOUT=10m")
+	live := s.subscribe(token, eventsLive, nil)
+	answered := make(chan string, 1)
+	go func() {
+		status, _, raw, err := s.try(context.Background(), "POST", "/agents/demo/chat", withKey(apiKey), `{"message":"Hello","channel":"sms"}`)
+		answered <- fmt.Sprint(status, err, string(raw))
+	}()
+	cursor := at(live.wait(), "events", "cursor")
+	if code := s.stop(); code != 0 {
+		t.Errorf("it ended with %d:\n%s", code, s.log())
+	}
+	if got := <-answered; !strings.HasPrefix(got, "503 <nil>") || !strings.Contains(got, "shutting_down") {
+		t.Errorf("the caller got %s", got)
+	}
+	s.up()
+	again := s.subscribe(token, eventsLive, object{"after": cursor})
+	if node := at(again.wait(), "events", "node"); at(node, "type") != "RUN_FAILED" || at(node, "data", "error_class") != "interrupted" {
+		t.Errorf("after the stop: %v", node)
+	}
+}
+
+// TestCrash kills the server while an agent thinks and a receiver is down: after the next start the run ends as failed, the
+// session can go on, and every event reaches the receiver.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_EMBEDDED_MODEL_LATENCY=500ms")
+	arrived := make(chan string, 100)
+	down := make(chan struct{})
+	r := receive(t, func(_ int, _ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-down:
+		case <-r.Context().Done():
+			return
+		}
+		arrived <- r.Header.Get("Webhook-Id")
+	})
+	t.Cleanup(r.CloseClientConnections)
+	s.register(r.URL, everything...)
+	live := s.subscribe(token, eventsLive, nil)
+	session := s.chat("Hello", "")["session_id"].(string)
+	for range 3 {
+		live.wait()
+	}
+	go func() {
+		_, _, _, _ = s.try(context.Background(), "POST", "/agents/demo/chat", withKey(apiKey),
+			encode(object{"message": "Lost?", "channel": "whatsapp", "session_id": session}))
+	}()
+	live.wait() // the message is stored
+	s.kill()
+	close(down)
+	s.up()
+	s.chat("Again", session)
+	got := map[string]bool{}
+	for len(got) < 8 { // two of Hello's turn and its run, Lost? and its failed run, and three of Again's turn
+		select {
+		case id := <-arrived:
+			got[id] = true
+		case <-time.After(patience):
+			t.Fatalf("%d of 8 events arrived", len(got))
+		}
+	}
+	all := at(s.query(token, `{ events(first: 100) { nodes { id type sequence data } } }`, nil), "events", "nodes").([]any)
+	if len(all) != 8 || at(all[4], "type") != "RUN_FAILED" || at(all[4], "data", "error_class") != "interrupted" {
+		t.Errorf("%d events: %v", len(all), all)
+	}
+	for _, e := range all {
+		if !got[at(e, "id").(string)] {
+			t.Errorf("%v did not arrive", at(e, "type"))
+		}
+	}
+}
+
+// TestWebSocketDoors: who may open a socket, and with which code it is closed otherwise.
+func TestWebSocketDoors(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for name, c := range map[string]struct {
+		send []object
+		code int
+	}{
+		"a bad token":      {[]object{{"type": "connection_init", "payload": object{"Authorization": "Bearer at_wrong"}}}, 4403},
+		"no token":         {[]object{{"type": "connection_init"}}, 4403},
+		"too early":        {[]object{{"type": "subscribe", "id": "1", "payload": object{"query": "{feedCursor}"}}}, 4401},
+		"twice":            {[]object{{"type": "connection_init", "payload": object{"Authorization": "Bearer " + token}}, {"type": "connection_init"}}, 4429},
+		"an unknown thing": {[]object{{"type": "hello"}}, 4400},
+	} {
+		dialer := websocket.Dialer{Subprotocols: []string{"graphql-transport-ws"}}
+		conn, _, err := dialer.Dial("ws"+strings.TrimPrefix(s.url, "http")+"/graphql", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range c.send {
+			if err := conn.WriteJSON(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for err == nil {
+			_, _, err = conn.ReadMessage()
+		}
+		if !websocket.IsCloseError(err, c.code) {
+			t.Errorf("%s: %v, want %d", name, err, c.code)
+		}
+		_ = conn.Close()
+	}
+}
+
+// TestGraphQLRefusals: scopes, and what an API key may.
+func TestGraphQLRefusals(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for name, c := range map[string]struct {
+		header http.Header
+		query  string
+		code   string
+	}{
+		"no credential":       {http.Header{"Content-Type": {"application/json"}}, `{ viewer { scope } }`, "UNAUTHENTICATED"},
+		"a bad one":           {withToken("at_wrong"), `{ viewer { scope } }`, "UNAUTHENTICATED"},
+		"a key reads":         {withKey(apiKey), `{ viewer { scope } }`, "FORBIDDEN"},
+		"a key administers":   {withKey(apiKey), `mutation { createAgent(input: {name: "x"}) { id } }`, "FORBIDDEN"},
+		"a syntax error":      {withToken(token), `{ viewer `, "BAD_USER_INPUT"},
+		"an unknown field":    {withToken(token), `{ nothing }`, "BAD_USER_INPUT"},
+		"a page too long":     {withToken(token), `{ agents(first: 101) { nodes { id } } }`, "BAD_USER_INPUT"},
+		"a garbled cursor":    {withToken(token), `{ agents(after: "?") { nodes { id } } }`, "BAD_USER_INPUT"},
+		"an empty message":    {withKey(apiKey), `mutation { chat(input: {agentId: "demo", message: " ", channel: SMS}) { reply } }`, "BAD_USER_INPUT"},
+		"an unknown agent":    {withKey(apiKey), `mutation { chat(input: {agentId: "x", message: "Hi", channel: SMS}) { reply } }`, "NOT_FOUND"},
+		"no events":           {withToken(token), `mutation { createWebhookEndpoint(input: {url: "https://example.com", events: []}) { secret } }`, "BAD_USER_INPUT"},
+		"an agent's faults":   {withToken(token), `mutation { createAgent(input: {name: "", webhookUrl: "ftp://x", model: {provider: OPENAI, baseUrl: "http://10.0.0.1", temperature: 9}}) { id } }`, "BAD_USER_INPUT"},
+		"50,000 aliases":      {withToken(token), "{" + strings.Repeat("a:__typename ", 50_000) + "}", "TOO_COMPLEX"},
+		"introspection by it": {withKey(apiKey), `{ __schema { types { name } } }`, "BAD_USER_INPUT"},
+	} {
+		if code, _ := s.refused(c.header, c.query, nil); code != c.code {
+			t.Errorf("%s: %v, want %s", name, code, c.code)
+		}
+	}
+	answer := s.graphql(withToken(token), `mutation { createAgent(input: {name: "", webhookUrl: "ftp://x", model: {provider: OPENAI, baseUrl: "http://10.0.0.1", temperature: 9}}) { id } }`, nil)
+	if faults := at(answer, "errors", 0, "extensions", "validation").([]any); len(faults) < 4 {
+		t.Errorf("not every fault is named: %v", faults)
+	}
+	if chat := s.graphql(withKey(apiKey), `mutation { chat(input: {agentId: "demo", message: "Hello", channel: SMS}) { reply } }`, nil); at(chat, "data", "chat", "reply") == nil {
+		t.Errorf("a key cannot chat: %v", chat)
+	}
+	if schema := s.query(token, `{ __schema { queryType { name } } }`, nil); at(schema, "__schema", "queryType", "name") != "Query" {
+		t.Errorf("ADMIN sees no schema: %v", schema)
+	}
+}

@@ -1,0 +1,322 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestRESTRefusals goes through the contract's table: each faulty request gets its status and code, and leaves nothing behind.
+func TestRESTRefusals(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	ok := s.chat("Hello", "")["session_id"].(string)
+	const path = "/agents/demo/chat"
+	key, bearer := withKey(apiKey), withToken(token)
+	plain := func(h http.Header, kind string) http.Header {
+		h = h.Clone()
+		h.Set("Content-Type", kind)
+		return h
+	}
+	hook := `{"url":"https://example.com","events":["run.failed"]}`
+	fine := `{"message":"Hi","channel":"whatsapp"}`
+	for name, c := range map[string]struct {
+		method, path string
+		header       http.Header
+		body         string
+		status       int
+		code         string
+	}{
+		"no credential":           {"POST", path, http.Header{"Content-Type": {"application/json"}}, fine, 401, "unauthenticated"},
+		"a bad key":               {"POST", path, withKey("sk_wrong"), fine, 401, "unauthenticated"},
+		"a bad token":             {"GET", "/v1/webhooks", withToken("at_wrong"), "", 401, "unauthenticated"},
+		"Basic":                   {"GET", "/v1/webhooks", http.Header{"Authorization": {"Basic eDp5"}}, "", 401, "unauthenticated"},
+		"a key for webhooks":      {"GET", "/v1/webhooks", key, "", 403, "forbidden"},
+		"registering with a key":  {"POST", "/v1/webhooks", key, hook, 403, "forbidden"},
+		"unknown agent":           {"POST", "/agents/nobody/chat", key, fine, 404, "agent_not_found"},
+		"unknown session":         {"POST", path, key, `{"message":"Hi","channel":"whatsapp","session_id":"ses_x"}`, 404, "session_not_found"},
+		"another channel":         {"POST", path, key, `{"message":"Hi","channel":"sms","session_id":"` + ok + `"}`, 409, "channel_mismatch"},
+		"not JSON by its type":    {"POST", path, plain(key, "text/plain"), fine, 415, "unsupported_media_type"},
+		"no type":                 {"POST", "/v1/webhooks", http.Header{"Authorization": bearer["Authorization"]}, hook, 415, "unsupported_media_type"},
+		"too large":               {"POST", path, key, `{"message":"` + strings.Repeat("x", 1<<20) + `"}`, 413, "body_too_large"},
+		"streaming":               {"POST", path, http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}, "Accept": {"text/event-stream"}}, fine, 501, "not_implemented"},
+		"an idempotency key":      {"POST", path, http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}, "Idempotency-Key": {"k"}}, fine, 501, "not_implemented"},
+		"another method":          {"GET", path, key, "", 405, "method_not_allowed"},
+		"another path":            {"GET", "/v2/webhooks", bearer, "", 404, "not_found"},
+		"another method on hooks": {"DELETE", "/v1/webhooks", bearer, "", 405, "method_not_allowed"},
+	} {
+		status, header, answer := s.call(c.method, c.path, c.header, c.body)
+		if _, sentence := at(answer, "detail").(string); status != c.status || at(answer, "code") != c.code || !sentence {
+			t.Errorf("%s: %d %v, want %d %s", name, status, answer, c.status, c.code)
+		}
+		if status == 401 && header.Get("WWW-Authenticate") == "" || status == 405 && header.Get("Allow") == "" {
+			t.Errorf("%s: header %v", name, header)
+		}
+	}
+	if got := at(s.query(token, `{events(last: 100) { nodes { id } } }`, nil), "events", "nodes").([]any); len(got) != 3 {
+		t.Errorf("refused requests left %d events behind", len(got)-3)
+	}
+}
+
+// TestRESTFaults sends faulty bodies: a 422 names every fault of them, in Pydantic's words.
+func TestRESTFaults(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_ALLOW_PRIVATE_WEBHOOKS=false")
+	const chat, hooks = "/agents/demo/chat", "/v1/webhooks"
+	channels := "'voice', 'sms', 'whatsapp', 'instagram', 'gmail', 'outlook' or 'linkedin'"
+	for name, c := range map[string]struct {
+		path, body string
+		want       []string // loc, type and message of each fault
+	}{
+		"empty":        {chat, ``, []string{"body missing: Field required"}},
+		"not JSON":     {chat, `{"message":`, []string{"body.11 json_invalid: JSON decode error"}},
+		"not UTF-8":    {chat, "{\"message\":\"\xff\"}", []string{"body.0 json_invalid: JSON decode error"}},
+		"no object":    {chat, `[1]`, []string{"body model_attributes_type: Input should be a valid dictionary or object to extract fields from"}},
+		"null":         {chat, `null`, []string{"body model_attributes_type: Input should be a valid dictionary or object to extract fields from"}},
+		"empty object": {chat, `{}`, []string{"body.message missing: Field required", "body.channel missing: Field required"}},
+		"wrong types": {chat, `{"message":1,"channel":"fax","session_id":2,"metadata":[]}`, []string{
+			"body.message string_type: Input should be a valid string", "body.channel enum: Input should be " + channels,
+			"body.session_id string_type: Input should be a valid string", "body.metadata dict_type: Input should be a valid dictionary",
+		}},
+		"white space, and a type beside": {chat, `{"message":" \n ","channel":null}`, []string{
+			"body.channel enum: Input should be " + channels, "body.message string_too_short: String should have at least 1 character",
+		}},
+		"too long": {chat, `{"message":"` + strings.Repeat("ä", 32_001) + `","channel":"sms"}`, []string{
+			"body.message string_too_long: String should have at most 32000 characters",
+		}},
+		"NUL": {chat, `{"message":"a\u0000","channel":"sms"}`, []string{"body.message value_error: Value error, U+0000 is not allowed"}},
+		"NUL in an unknown field": {chat, `{"message":"a","channel":"sms","x":"\u0000"}`, []string{
+			"body value_error: Value error, U+0000 is not allowed",
+		}},
+		"much metadata": {chat, `{"message":"a","channel":"sms","metadata":{"x":"` + strings.Repeat("x", 17<<10) + `"}}`, []string{
+			"body.metadata value_error: Value error, metadata may be 16 KiB at most",
+		}},
+		"hook: empty object": {hooks, `{}`, []string{"body.url missing: Field required", "body.events missing: Field required"}},
+		"hook: no events":    {hooks, `{"url":"https://example.com","events":[]}`, []string{"body.events too_short: List should have at least 1 item after validation, not 0"}},
+		"hook: wrong types":  {hooks, `{"url":7,"events":"all"}`, []string{"body.url string_type: Input should be a valid string", "body.events list_type: Input should be a valid list"}},
+		"hook: wrong events and scheme": {hooks, `{"url":"http://example.com","events":["run.failed","run.started",3]}`, []string{
+			"body.events.1 enum: Input should be 'message.created', 'conversation.holder_changed', 'inbox.item_created', 'run.finished', 'run.failed', 'call.ended', 'channel.status_changed' or 'approval.requested'",
+			"body.events.2 enum: Input should be 'message.created', 'conversation.holder_changed', 'inbox.item_created', 'run.finished', 'run.failed', 'call.ended', 'channel.status_changed' or 'approval.requested'",
+			"body.url url_scheme: URL scheme should be 'https'",
+		}},
+	} {
+		status, _, answer := s.call("POST", c.path, http.Header{
+			"X-Api-Key": {apiKey}, "Authorization": {"Bearer " + token}, "Content-Type": {"application/json; charset=utf-8"},
+		}, c.body)
+		var got []string
+		faults, _ := at(answer, "detail").([]any)
+		for _, f := range faults {
+			var loc []string
+			for _, l := range at(f, "loc").([]any) {
+				loc = append(loc, fmt.Sprint(l))
+			}
+			got = append(got, fmt.Sprintf("%s %v: %v", strings.Join(loc, "."), at(f, "type"), at(f, "msg")))
+		}
+		if status != http.StatusUnprocessableEntity || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %d %q, want 422 %q", name, status, got, c.want)
+		}
+	}
+	for _, url := range []string{
+		"https://127.0.0.1", "https://localhost", "https://10.0.0.1/x", "https://[::1]", "https://2130706433", "https://user:pass@example.com",
+		"https://example.com/#x", "ftp://example.com", "example.com", "", "https://" + strings.Repeat("x", 2048) + ".com", "https://metadata.internal",
+	} {
+		status, _, answer := s.call("POST", hooks, withToken(token), encode(object{"url": url, "events": []string{"run.failed"}}))
+		if status != http.StatusUnprocessableEntity || at(answer, "detail", 0, "loc", 1) != "url" {
+			t.Errorf("%.60s: %d %v", url, status, answer)
+		}
+	}
+	if _, _, list := s.call("GET", hooks, withToken(token), ""); len(list.([]any)) != 0 {
+		t.Errorf("refused webhooks were stored: %v", list)
+	}
+}
+
+func TestRESTWebhooks(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	status, _, made := s.call("POST", "/v1/webhooks", withToken(token), `{"url":"https://example.com/a","events":["run.failed","run.finished","run.failed"],"x":1}`)
+	if status != http.StatusCreated || fmt.Sprint(at(made, "events")) != "[run.failed run.finished]" || len(made.(object)) != 5 ||
+		!strings.HasPrefix(at(made, "secret").(string), "whsec_") {
+		t.Errorf("created: %d %v", status, made)
+	}
+	if at, err := time.Parse(time.RFC3339Nano, at(made, "created_at").(string)); err != nil || at.Location() != time.UTC {
+		t.Errorf("created_at: %v, %v", at, err)
+	}
+	_, _ = s.register("https://example.com/b", "call.ended")
+	status, _, list := s.call("GET", "/v1/webhooks", withToken(token), "")
+	if status != http.StatusOK || at(list, 0, "url") != "https://example.com/b" || at(list, 1, "id") != at(made, "id") || len(at(list, 1).(object)) != 4 {
+		t.Errorf("list: %d %v", status, list)
+	}
+	if status, _, doc := s.call("GET", "/openapi.json", nil, ""); status != 200 || at(doc, "openapi") != "3.1.0" || at(doc, "paths", "/v1/webhooks", "post") == nil {
+		t.Errorf("openapi.json: %d", status)
+	}
+}
+
+func TestRateLimit(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_RATE_LIMIT=3")
+	for i := range 5 {
+		status, header, answer := s.call("GET", "/v1/webhooks", withToken(token), "")
+		if limited := i >= 3; limited != (status == http.StatusTooManyRequests) || limited && (header.Get("Retry-After") == "" || at(answer, "code") != "rate_limited") {
+			t.Errorf("request %d: %d %v %v", i+1, status, header, answer)
+		}
+	}
+	if code, reason := s.refused(withToken(token), `{ viewer { scope } }`, nil); code != "RATE_LIMITED" || reason != "rate_limited" {
+		t.Errorf("GraphQL: %v %v", code, reason)
+	}
+	if status, _, _ := s.call("POST", "/agents/demo/chat", withKey(apiKey), `{"message":"Hi","channel":"sms"}`); status != http.StatusOK {
+		t.Errorf("another credential: %d", status)
+	}
+}
+
+// TestTurnsOfASession has ten turns of one session at once: all are answered, one after the other. An agent set to REJECT
+// answers all but one at once with 409.
+func TestTurnsOfASession(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_EMBEDDED_MODEL_LATENCY=20ms")
+	session := s.chat("Hello", "")["session_id"].(string)
+	body := encode(object{"message": "When are you open?", "channel": "whatsapp", "session_id": session})
+	tenAtOnce := func() (statuses []int) {
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				status, _, _, err := s.try(context.Background(), "POST", "/agents/demo/chat", withKey(apiKey), body)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				statuses = append(statuses, status)
+			})
+		}
+		wg.Wait()
+		return statuses
+	}
+	if got := tenAtOnce(); slices.Max(got) != 200 {
+		t.Errorf("ENQUEUE: %v", got)
+	}
+	events := at(s.query(token, `query($s: ID!) { events(last: 100, filter: {sessionId: $s}) { nodes { sequence runId type } } }`, object{"s": session}), "events", "nodes").([]any)
+	if len(events) != 33 {
+		t.Fatalf("%d events of 11 turns", len(events))
+	}
+	for i, e := range events {
+		if at(e, "sequence") != float64(i+1) || at(e, "runId") != at(events[i/3*3], "runId") {
+			t.Fatalf("event %d: %v: the turns ran into each other", i+1, e)
+		}
+	}
+	s.query(token, `mutation { updateAgent(id: "demo", input: {onConcurrent: REJECT}) { id } }`, nil)
+	if got := tenAtOnce(); slices.Min(got) != 200 || slices.Max(got) != 409 {
+		t.Errorf("REJECT: %v", got)
+	}
+}
+
+// TestCallerLeaves has a caller that hangs up while the agent thinks: the turn runs to its end all the same.
+func TestCallerLeaves(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_EMBEDDED_MODEL_LATENCY=300ms")
+	live := s.subscribe(token, eventsLive, object{"after": at(s.query(token, `{feedCursor}`, nil), "feedCursor")})
+	ctx, leave := context.WithCancel(context.Background())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		_, _, _, _ = s.try(ctx, "POST", "/agents/demo/chat", withKey(apiKey), `{"message":"Hello","channel":"sms"}`)
+	}()
+	session := at(live.wait(), "events", "node", "sessionId") // the message is stored: the turn has begun
+	leave()
+	<-left
+	for _, want := range []string{"MESSAGE_CREATED", "RUN_FINISHED"} {
+		if node := at(live.wait(), "events", "node"); at(node, "type") != want || at(node, "sessionId") != session {
+			t.Errorf("after the caller left: %v", node)
+		}
+	}
+}
+
+func TestSessionExpires(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_SESSION_TTL=1us")
+	session := s.chat("Hello", "")["session_id"]
+	status, _, answer := s.call("POST", "/agents/demo/chat", withKey(apiKey), encode(object{"message": "Hi", "channel": "whatsapp", "session_id": session}))
+	if status != http.StatusGone || at(answer, "code") != "session_expired" {
+		t.Errorf("%d %v", status, answer)
+	}
+}
+
+// TestModelFailures has a language model that fails, and one that gives nothing in time: the caller is told, run.failed is
+// sent, and the session goes on as it was before.
+func TestModelFailures(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var answer http.HandlerFunc
+	var asked []object
+	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var req object
+		if err := decode(r.Body, &req); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		asked = append(asked, req)
+		h := answer
+		mu.Unlock()
+		h(w, r)
+	}))
+	t.Cleanup(model.Close)
+	set := func(h http.HandlerFunc) {
+		mu.Lock()
+		defer mu.Unlock()
+		answer = h
+	}
+	good := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"id":"c","object":"chat.completion","created":1,"model":"test-model","choices":[{"index":0,"finish_reason":"stop",
+			"message":{"role":"assistant","content":"Good day."}}],"usage":{"prompt_tokens":11,"completion_tokens":3,"total_tokens":14}}`))
+	}
+	s := start(t, "OPENAI_BASE_URL="+model.URL+"/v1", "OPENAI_API_KEY=secret-key", "PARLEY_TURN_TIMEOUT=1s")
+	set(good)
+	first := s.chat("Hello", "")
+	if first["reply"] != "Good day." || first["model"] != "openai/test-model" || at(first, "usage", "input_tokens") != 11.0 || at(first, "usage", "source") != "provider" {
+		t.Errorf("the answer: %v", first)
+	}
+	hung := make(chan struct{})
+	defer close(hung)
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		status int
+		code   string
+	}{
+		"fails": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, 502, "model_failed"},
+		"hangs": {func(_ http.ResponseWriter, r *http.Request) {
+			select {
+			case <-r.Context().Done():
+			case <-hung:
+			}
+		}, 504, "model_timeout"},
+	} {
+		live := s.subscribe(token, eventsLive, object{"after": at(s.query(token, `{feedCursor}`, nil), "feedCursor")})
+		set(c.answer)
+		status, _, got := s.call("POST", "/agents/demo/chat", withKey(apiKey), encode(object{"message": "Lost", "channel": "whatsapp", "session_id": first["session_id"]}))
+		if status != c.status || at(got, "code") != c.code {
+			t.Errorf("%s: %d %v", name, status, got)
+		}
+		live.wait()
+		if node := at(live.wait(), "events", "node"); at(node, "type") != "RUN_FAILED" || at(node, "data", "error_class") != c.code {
+			t.Errorf("%s: %v", name, node)
+		}
+	}
+	set(good)
+	s.chat("And now?", first["session_id"].(string))
+	mu.Lock()
+	last := encode(asked[len(asked)-1])
+	mu.Unlock()
+	if strings.Contains(last, "Lost") || !strings.Contains(last, "Good day.") || !strings.Contains(last, "And now?") {
+		t.Errorf("the model was told %s", last)
+	}
+	if strings.Contains(s.log(), "secret-key") {
+		t.Error("the operator's key stands in the log")
+	}
+}

@@ -1,0 +1,301 @@
+// Command parley runs conversational agents for businesses: it answers chats, serves their events live, and delivers them
+// to webhooks. The package wires the parts together, and does nothing else; `go doc parley/store` tells what they are about.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/sync/errgroup"
+
+	"parley/agent"
+	"parley/agent/embedded"
+	"parley/agent/openai"
+	"parley/egress"
+	"parley/graph"
+	"parley/rest"
+	"parley/store"
+	"parley/stream"
+	"parley/webhook"
+)
+
+// command is the command line.
+type command struct {
+	Settings
+
+	Serve    struct{} `cmd:"" default:"1" help:"Run the server. This is what parley does without a command."`
+	Business struct {
+		Create struct {
+			Name string `arg:"" help:"Its name."`
+		} `cmd:"" help:"Make another business, and print its id, an API key and an ADMIN token, once. Works beside a running server."`
+	} `cmd:"" help:"Businesses."`
+}
+
+func main() {
+	// The second signal ends the process at once.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitFailed  = 1 // it ran, and could not go on
+	exitRefused = 2 // it did not start: one line says why
+)
+
+// run is the process but for its globals.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var cmd command
+	helped := false
+	parser, err := kong.New(&cmd, kong.Name("parley"), kong.Description("Conversational agents: chat, live events, signed webhooks."),
+		kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }))
+	if err != nil {
+		panic(err) // the command line's own definition is wrong
+	}
+	parsed, err := parser.Parse(args)
+	if helped {
+		return exitOK
+	}
+	if err == nil {
+		if parsed.Command() == "business create <name>" {
+			err = createBusiness(ctx, &cmd, stdout)
+		} else {
+			err = serve(ctx, &cmd.Settings, stdout, stderr)
+		}
+	}
+	var failed *failure
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &failed):
+		_, _ = fmt.Fprintf(stderr, "parley: %v\n", err)
+		return exitFailed
+	}
+	_, _ = fmt.Fprintf(stderr, "parley: %v\n", err)
+	return exitRefused
+}
+
+// failure is an error of a server that had started.
+type failure struct{ error }
+
+func (f *failure) Unwrap() error { return f.error }
+
+// How long a stop may take: turns and deliveries get the first 12 s, and the rest is for telling everyone.
+const (
+	drainLimit = 12 * time.Second
+	stopLimit  = 14 * time.Second
+)
+
+// serve runs the server until ctx ends, and then stops it in good order.
+func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	listener, err := net.Listen("tcp", s.Addr)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", s.Addr, err)
+	}
+	defer func() { _ = listener.Close() }()
+	p, err := assemble(ctx, s, log)
+	if err != nil {
+		return err
+	}
+	address := "http://" + listener.Addr().String()
+	if err := bootstrap(ctx, p.store, s, address, stdout); err != nil {
+		return errors.Join(err, p.store.Close())
+	}
+	if s.AllowPrivateWebhooks {
+		log.Warn("PARLEY_ALLOW_PRIVATE_WEBHOOKS IS ON: webhooks may go to http:// and to private hosts. Never run this in production")
+	}
+	return p.serve(ctx, listener)
+}
+
+// parts are the running server's.
+type parts struct {
+	settings *Settings
+	log      *slog.Logger
+	store    *store.Store
+	stream   *stream.Stream
+	hub      *stream.Hub
+	worker   *webhook.Worker
+	runner   *agent.Runner
+	graphql  *graph.Handler
+	handler  http.Handler
+	health   *health
+}
+
+// assemble wires the parts. Nothing runs yet but the commit batcher.
+func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error) {
+	p := &parts{settings: s, log: log}
+	webhooks, err := egress.NewGuard(egress.Policy{AllowPrivate: s.AllowPrivateWebhooks})
+	if err != nil {
+		return nil, err
+	}
+	models, err := egress.NewGuard(egress.Policy{Trusted: s.privateHosts()})
+	if err != nil {
+		return nil, err
+	}
+	p.stream, err = stream.Open(stream.Config{
+		URL: s.RedisURL, Off: s.noStream, Log: log,
+		Receive: func(entries []stream.Entry) { p.hub.Offer(entries); p.worker.Offer(entries) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	config := store.Config{
+		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, FirstLease: webhook.Lease(s.DeliveryTimeout),
+		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL),
+		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Log: log,
+	}
+	if s.SecretKey != "" {
+		if config.Sealer, err = store.NewSealer(s.SecretKey); err != nil {
+			return nil, err
+		}
+	}
+	if p.store, err = store.Open(ctx, config); err != nil {
+		return nil, err
+	}
+	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Ringing: p.stream.Ringing, NoPoll: s.noPolling, Log: log})
+	p.worker = webhook.New(webhook.Config{
+		Store: p.store, Stream: p.stream, Client: egress.NewClient(webhooks, 64), Timeout: s.DeliveryTimeout,
+		Policy: webhook.Policy{Retries: s.DeliveryRetries, Backoff: s.DeliveryBackoff}, Drain: drainLimit, NoPoll: s.noPolling, Log: log,
+	})
+	p.runner = agent.NewRunner(agent.Config{
+		Store: p.store, History: agent.NewLocalHistory(32 << 20), TurnTimeout: s.TurnTimeout, Log: log,
+		Models: map[store.ModelProvider]agent.Model{
+			store.ProviderEmbedded: embedded.New(embedded.Config{Latency: s.EmbeddedModelLatency}),
+			store.ProviderOpenAI: openai.New(openai.Config{
+				Client: egress.NewClient(models, 64), OperatorClient: &http.Client{}, BaseURL: s.OpenAIBaseURL, APIKey: s.OpenAIKey,
+				DefaultModel: s.OpenAIModel,
+			}),
+		},
+	})
+	if err := p.route(); err != nil {
+		return nil, errors.Join(err, p.store.Close())
+	}
+	// What an earlier process left behind is taken up before anything new is committed.
+	if err := errors.Join(p.store.DisownRuns(ctx), p.worker.Prepare(ctx)); err != nil {
+		return nil, errors.Join(err, p.store.Close())
+	}
+	return p, nil
+}
+
+// faults turns egress's faults of a URL into the store's.
+func faults(check func(string) []egress.Fault) func(string) store.Faults {
+	return func(raw string) store.Faults {
+		var out store.Faults
+		for _, f := range check(raw) {
+			out = append(out, store.Fault{Type: f.Type, Msg: f.Msg, Ctx: f.Ctx})
+		}
+		return out
+	}
+}
+
+// route lays out the paths.
+func (p *parts) route() error {
+	door := &gate{store: p.store, log: p.log}
+	if limit, err := p.settings.rateLimit(); err != nil {
+		return err
+	} else if limit > 0 {
+		door.limiter = p.stream.NewLimiter(limit)
+	}
+	p.graphql = graph.NewHandler(graph.HandlerConfig{
+		Resolver: &graph.Resolver{Store: p.store, Hub: p.hub, Runner: p.runner}, Authenticate: door.connect, Revoked: door.revoked, Log: p.log,
+	})
+	p.health = &health{store: p.store, stream: p.stream}
+	mux := http.NewServeMux()
+	mux.Handle("/graphql", p.graphql)
+	mux.HandleFunc("GET /healthz", p.health.alive)
+	mux.HandleFunc("GET /readyz", p.health.ready)
+	mux.Handle("GET /metrics", metrics(p.stream))
+	mux.Handle("/", (&rest.API{Store: p.store, Runner: p.runner, Log: p.log}).Handler())
+	p.handler = door.authenticate(mux)
+	return nil
+}
+
+// serve runs everything until ctx ends or a part fails, and then stops it: nothing new begins, what is in flight ends or is
+// handed back, and everyone who is connected is told.
+func (p *parts) serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: p.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
+	}
+	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
+	defer endBackground()
+	group, background := errgroup.WithContext(background)
+	group.Go(func() error { return p.stream.Run(background) })
+	group.Go(func() error { return p.hub.Run(background) })
+	group.Go(func() error { return p.runner.Run(background) })
+	working, endWork := context.WithCancel(background)
+	defer endWork()
+	worked := make(chan struct{})
+	group.Go(func() error {
+		defer close(worked)
+		return p.worker.Run(working)
+	})
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+
+	select {
+	case <-ctx.Done():
+	case <-background.Done(): // a part failed
+	}
+	p.health.drain()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	endWork()
+	var stopping errgroup.Group
+	stopping.Go(func() error {
+		drain, cancel := context.WithTimeout(stop, drainLimit)
+		defer cancel()
+		p.runner.Drain(drain)
+		return nil
+	})
+	stopping.Go(func() error { return server.Shutdown(stop) })
+	stopping.Go(func() error { return p.graphql.Shutdown(stop) })
+	err := stopping.Wait()
+	<-worked
+	endBackground()
+	if failed := group.Wait(); failed != nil {
+		err = &failure{failed}
+	} else if err != nil {
+		p.log.Warn("stop", "error", err)
+		err = server.Close()
+	}
+	return errors.Join(err, p.store.Close())
+}
+
+// createBusiness is the command `business create`.
+func createBusiness(ctx context.Context, cmd *command, stdout io.Writer) error {
+	config := store.Config{URL: cmd.DatabaseURL}
+	var err error
+	if cmd.SecretKey != "" {
+		if config.Sealer, err = store.NewSealer(cmd.SecretKey); err != nil {
+			return err
+		}
+	}
+	s, err := store.Open(ctx, config)
+	if err != nil {
+		return err
+	}
+	made, err := s.CreateBusiness(ctx, store.BusinessInput{Name: cmd.Business.Create.Name})
+	if err == nil {
+		_, err = fmt.Fprintf(stdout, "business      %s\nAPI key       %s\naccess token  %s\n\nThese secrets are shown this once.\n",
+			made.Business.ID, made.APIKey, made.Token)
+	}
+	return errors.Join(err, s.Close())
+}
