@@ -101,7 +101,7 @@ const (
 // serve runs the server until ctx ends, and then stops it in good order.
 func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	listener, err := net.Listen("tcp", s.Addr)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.Addr, err)
 	}

@@ -66,14 +66,17 @@ func TestMainJob(t *testing.T) {
 	session := first["session_id"].(string)
 	second := at(s.query(token, `mutation($in: ChatInput!) {
 		chat(input: $in) { reply sessionId messageId runId channel status model usage { inputTokens outputTokens totalTokens source } }
-	}`, object{"in": object{"agentId": "demo", "message": "And how do I return something?", "channel": "WHATSAPP", "sessionId": session,
-		"metadata": object{"page": "/returns"}}}), "chat")
+	}`, object{"in": object{
+		"agentId": "demo", "message": "And how do I return something?", "channel": "WHATSAPP", "sessionId": session,
+		"metadata": object{"page": "/returns"},
+	}}), "chat")
 	if at(second, "sessionId") != session || at(second, "status") != "FINISHED" || at(second, "channel") != "WHATSAPP" {
 		t.Errorf("the second answer: %v", second)
 	}
 
 	want := []struct{ gql, rest, direction string }{
-		{"MESSAGE_CREATED", "message.created", "inbound"}, {"MESSAGE_CREATED", "message.created", "outbound"},
+		{"MESSAGE_CREATED", "message.created", "inbound"},
+		{"MESSAGE_CREATED", "message.created", "outbound"},
 		{"RUN_FINISHED", "run.finished", "outbound"},
 	}
 	oracle, err := standardwebhooks.NewWebhook(secret)

@@ -38,7 +38,7 @@ func (s *Store) FreshJobs(ctx context.Context, events []string) ([]*Job, error) 
 	var jobs []*Job
 	err := s.read.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
 		WHERE d.event_id IN (?) AND d.leased AND d.attempts = 0 AND d.next_attempt_at IS NOT NULL ORDER BY d.business_id, d.seq`,
-		bun.In(events)).Scan(ctx, &jobs)
+		bun.List(events)).Scan(ctx, &jobs)
 	if err != nil {
 		return nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
 	}
@@ -82,12 +82,12 @@ func (s *Store) Claim(_ context.Context, wanted []Wanted, lease time.Duration) (
 		}
 		// The order is that of becoming due, which the claim is about to overwrite.
 		_, err := t.NewRaw("UPDATE deliveries SET leased = ?, next_attempt_at = ? WHERE id IN (?) AND next_attempt_at <= ?",
-			true, t.now.Add(lease), bun.In(ids), t.now).Exec(ctx)
+			true, t.now.Add(lease), bun.List(ids), t.now).Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("claim %d deliveries: %w", len(ids), err)
 		}
 		var rows []*Job
-		err = t.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id WHERE d.id IN (?)`, bun.In(ids)).
+		err = t.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id WHERE d.id IN (?)`, bun.List(ids)).
 			Scan(ctx, &rows)
 		if err != nil {
 			return fmt.Errorf("read %d claimed deliveries: %w", len(ids), err)
@@ -110,7 +110,7 @@ func (s *Store) Claim(_ context.Context, wanted []Wanted, lease time.Duration) (
 func (s *Store) Release(_ context.Context, deliveries []string) error {
 	return s.batcher.do(64*len(deliveries), func(ctx context.Context, t *tx) error {
 		_, err := t.NewRaw("UPDATE deliveries SET leased = ?, next_attempt_at = created_at WHERE id IN (?) AND leased",
-			false, bun.In(deliveries)).Exec(ctx)
+			false, bun.List(deliveries)).Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("release %d deliveries: %w", len(deliveries), err)
 		}

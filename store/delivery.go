@@ -65,7 +65,7 @@ func (s *Store) deliveriesFor(ctx context.Context, t *tx) ([]freshDelivery, erro
 	}
 	var endpoints []*Endpoint
 	err := t.NewSelect().Model(&endpoints).Column("id", "business_id", "agent_id", "events", "status").
-		Where("business_id IN (?) AND deleted_at IS NULL", bun.In(distinct(businesses))).Scan(ctx)
+		Where("business_id IN (?) AND deleted_at IS NULL", bun.List(distinct(businesses))).Scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the endpoints: %w", err)
 	}
@@ -143,7 +143,7 @@ func (s *Store) Deliveries(ctx context.Context, business string, filter Delivery
 // AttemptsOf reads the attempts of some deliveries, in their order.
 func (s *Store) AttemptsOf(ctx context.Context, deliveries []string) (map[string][]*Attempt, error) {
 	var attempts []*Attempt
-	err := s.read.NewSelect().Model(&attempts).Where("delivery_id IN (?)", bun.In(deliveries)).Order("delivery_id", "number").Scan(ctx)
+	err := s.read.NewSelect().Model(&attempts).Where("delivery_id IN (?)", bun.List(deliveries)).Order("delivery_id", "number").Scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the attempts of %d deliveries: %w", len(deliveries), err)
 	}
@@ -160,7 +160,7 @@ func (s *Store) DeliveriesRung(ctx context.Context, business string, ids, events
 	var rows []*Delivery
 	q := s.read.NewSelect().Model(&rows).Where("business_id = ?", business)
 	q = q.WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
-		return q.Where("id IN (?)", bun.In(append([]string{""}, ids...))).WhereOr("event_id IN (?)", bun.In(append([]string{""}, events...)))
+		return q.Where("id IN (?)", bun.List(append([]string{""}, ids...))).WhereOr("event_id IN (?)", bun.List(append([]string{""}, events...)))
 	})
 	if err := q.Order("updated_at", "id").Scan(ctx); err != nil {
 		return nil, fmt.Errorf("read %d deliveries: %w", len(ids)+len(events), err)

@@ -373,7 +373,7 @@ func (s *Store) Endpoints(ctx context.Context, business string) ([]*Endpoint, er
 // EndpointsOfAgents reads agents' own endpoints, by agent.
 func (s *Store) EndpointsOfAgents(ctx context.Context, business string, agents []string) (map[string]*Endpoint, error) {
 	var endpoints []*Endpoint
-	err := s.read.NewSelect().Model(&endpoints).Where("business_id = ? AND deleted_at IS NULL AND agent_id IN (?)", business, bun.In(agents)).Scan(ctx)
+	err := s.read.NewSelect().Model(&endpoints).Where("business_id = ? AND deleted_at IS NULL AND agent_id IN (?)", business, bun.List(agents)).Scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the endpoints of agents: %w", err)
 	}
@@ -387,7 +387,7 @@ func (s *Store) EndpointsOfAgents(ctx context.Context, business string, agents [
 // EndpointsByID reads endpoints of a business by id, without the deleted ones.
 func (s *Store) EndpointsByID(ctx context.Context, business string, ids []string) (map[string]*Endpoint, error) {
 	var endpoints []*Endpoint
-	err := s.read.NewSelect().Model(&endpoints).Where("business_id = ? AND deleted_at IS NULL AND id IN (?)", business, bun.In(ids)).Scan(ctx)
+	err := s.read.NewSelect().Model(&endpoints).Where("business_id = ? AND deleted_at IS NULL AND id IN (?)", business, bun.List(ids)).Scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read %d endpoints: %w", len(ids), err)
 	}

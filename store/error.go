@@ -43,14 +43,12 @@ func (e *Error) Error() string {
 }
 
 // refuse makes an Error.
-func refuse(code Code, reason, format string, args ...any) *Error {
-	return &Error{Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
+func refuse(code Code, reason, message string) *Error {
+	return &Error{Code: code, Reason: reason, Message: message}
 }
 
 // Refuse makes an Error for the packages above store.
-func Refuse(code Code, reason, message string) *Error {
-	return &Error{Code: code, Reason: reason, Message: message}
-}
+func Refuse(code Code, reason, message string) *Error { return refuse(code, reason, message) }
 
 // AsError finds the Error in err's chain.
 func AsError(err error) (*Error, bool) {

@@ -213,10 +213,10 @@ func (f *EventFilter) where(q *bun.SelectQuery) *bun.SelectQuery {
 		return q
 	}
 	if len(f.Types) > 0 {
-		q = q.Where("event.type IN (?)", bun.In(f.Types))
+		q = q.Where("event.type IN (?)", bun.List(f.Types))
 	}
 	if len(f.Channels) > 0 {
-		q = q.Where("event.channel IN (?)", bun.In(f.Channels))
+		q = q.Where("event.channel IN (?)", bun.List(f.Channels))
 	}
 	if f.AgentID != nil {
 		q = q.Where("event.agent_id = ?", *f.AgentID)
@@ -279,7 +279,7 @@ func (s *Store) EventsBefore(ctx context.Context, business string, after, before
 // EventsByID reads events by their ids, in no order.
 func (s *Store) EventsByID(ctx context.Context, ids []string) (map[string]*Event, error) {
 	var events []*Event
-	if err := s.read.NewSelect().Model(&events).Where("event.id IN (?)", bun.In(ids)).Scan(ctx); err != nil {
+	if err := s.read.NewSelect().Model(&events).Where("event.id IN (?)", bun.List(ids)).Scan(ctx); err != nil {
 		return nil, fmt.Errorf("read %d events: %w", len(ids), err)
 	}
 	of := make(map[string]*Event, len(events))
@@ -302,7 +302,7 @@ func (s *Store) Extents(ctx context.Context, businesses ...string) ([]Extent, er
 	if len(businesses) == 0 {
 		return nil, nil
 	}
-	err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses WHERE id IN (?)", bun.In(businesses)).Scan(ctx, &extents)
+	err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses WHERE id IN (?)", bun.List(businesses)).Scan(ctx, &extents)
 	if err != nil {
 		return nil, fmt.Errorf("read the extents of %d feeds: %w", len(businesses), err)
 	}

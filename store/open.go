@@ -73,9 +73,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	var err error
 	switch {
 	case IsPostgres(cfg.URL):
-		err = s.openPostgres()
+		err = s.openPostgres(ctx)
 	case strings.HasPrefix(cfg.URL, "file:"):
-		err = s.openSQLite()
+		err = s.openSQLite(ctx)
 	default:
 		err = errors.New("the database URL is neither file:… nor postgres://…")
 	}
@@ -110,7 +110,7 @@ func SQLitePath(raw string) string {
 	return path
 }
 
-func (s *Store) openSQLite() error {
+func (s *Store) openSQLite(ctx context.Context) error {
 	path := SQLitePath(s.cfg.URL)
 	if path == "" || strings.Contains(path, ":memory:") {
 		return errors.New("the SQLite database must be a file, as in file:parley.db")
@@ -142,7 +142,7 @@ func (s *Store) openSQLite() error {
 	if s.db, err = open("", 1); err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
-	if err = s.db.Ping(); err != nil {
+	if err = s.db.PingContext(ctx); err != nil {
 		return errors.Join(fmt.Errorf("open the SQLite database %s: %w", path, err), s.db.Close(), s.unlock())
 	}
 	if s.read, err = open("&_pragma=query_only(true)", 4); err != nil {
@@ -151,7 +151,7 @@ func (s *Store) openSQLite() error {
 	return nil
 }
 
-func (s *Store) openPostgres() error {
+func (s *Store) openPostgres(ctx context.Context) error {
 	u, err := url.Parse(s.cfg.URL)
 	if err != nil || u.Host == "" {
 		return errors.New("the database URL does not parse as postgres://user:password@host/database")
@@ -162,7 +162,7 @@ func (s *Store) openPostgres() error {
 	db.SetMaxIdleConns(20)
 	s.db = bun.NewDB(db, pgdialect.New())
 	s.read = s.db
-	if err := db.Ping(); err != nil {
+	if err := db.PingContext(ctx); err != nil {
 		return errors.Join(fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err), db.Close())
 	}
 	return nil

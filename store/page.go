@@ -61,11 +61,12 @@ func (p PageInput) keyset(q *bun.SelectQuery, column string, o order) (*bun.Sele
 	if p.After != nil {
 		raw, err := base64.RawURLEncoding.DecodeString(*p.After)
 		id, ok := strings.CutPrefix(string(raw), rowCursor)
-		if err != nil || !ok || strings.ContainsRune(id, 0) {
+		switch {
+		case err != nil || !ok || strings.ContainsRune(id, 0):
 			faults = append(faults, valueError("this is not a cursor of this list").Under("after")...)
-		} else if o == newestFirst {
+		case o == newestFirst:
 			q = q.Where("?TableAlias.? < ?", bun.Ident(column), id)
-		} else {
+		default:
 			q = q.Where("?TableAlias.? > ?", bun.Ident(column), id)
 		}
 	}

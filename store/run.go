@@ -69,7 +69,9 @@ func (r *Run) event(sequence int64) (*Event, error) {
 		DurationMs int64      `json:"duration_ms"`
 		ErrorClass *string    `json:"error_class,omitempty"`
 	}{
-		r.Status, r.Model, usage{r.InputTokens, r.OutputTokens, r.TotalTokens(), r.Source}, []struct{}{},
+		r.Status, r.Model,
+		usage{r.InputTokens, r.OutputTokens, r.TotalTokens(), r.Source},
+		[]struct{}{},
 		r.FinishedAt.Sub(r.StartedAt).Milliseconds(), r.ErrorClass,
 	})
 }

@@ -122,7 +122,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		case c := <-claims:
 			w.claimedJobs(c, time.Now())
 		case jobs := <-w.arrivals:
-			w.arrived(jobs, time.Now())
+			w.arrived(jobs)
 		case e := <-w.ended:
 			w.attemptEnded(e)
 		case <-ticker.C:
@@ -182,7 +182,7 @@ func (w *Worker) laneOf(endpoint string) *lane {
 }
 
 // arrived queues fresh deliveries, or gives them back to SQL where their lane is fed from there or memory is full.
-func (w *Worker) arrived(jobs []*store.Job, now time.Time) {
+func (w *Worker) arrived(jobs []*store.Job) {
 	for _, job := range jobs {
 		l := w.laneOf(job.EndpointID)
 		if !l.parked && (w.backlog >= maxBacklog || len(l.queue) >= laneQueue) {

@@ -112,7 +112,7 @@ func unfolded(err error) string {
 		return "<nil>"
 	}
 	out := fmt.Sprintf("%v %+v %q ", err, err, err)
-	switch e := err.(type) {
+	switch e := err.(type) { //nolint:errorlint // it goes through the wrapped ones itself
 	case interface{ Unwrap() error }:
 		out += unfolded(e.Unwrap())
 	case interface{ Unwrap() []error }:

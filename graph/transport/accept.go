@@ -31,8 +31,7 @@ func negotiate(header http.Header) (string, bool) {
 			return mediaGraphQL, true
 		}
 		return mediaJSON, true
-	case preferred.exactness > legacy.exactness,
-		preferred.exactness == legacy.exactness && preferred.exactness == exactName:
+	case preferred.exactness > legacy.exactness, preferred.exactness == exactName:
 		return mediaGraphQL, true
 	default:
 		return mediaJSON, true

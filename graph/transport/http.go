@@ -68,7 +68,7 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 	ctx := r.Context()
 	defer func() {
 		if v := recover(); v != nil {
-			if v == http.ErrAbortHandler {
+			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(v)
 			}
 			t.write(w, media, http.StatusInternalServerError, &graphql.Response{Errors: presentPanic(ctx, exec, v)})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/99designs/gqlgen/graphql"
@@ -102,8 +103,9 @@ func presentPanic(ctx context.Context, exec graphql.GraphExecutor, value any) (e
 	if !ok {
 		return errs
 	}
-	if err, ok := presenter.PresentRecoveredError(ctx, value).(*gqlerror.Error); ok && err != nil {
-		return gqlerror.List{err}
+	var presented *gqlerror.Error
+	if errors.As(presenter.PresentRecoveredError(ctx, value), &presented) && presented != nil {
+		return gqlerror.List{presented}
 	}
 	return errs
 }

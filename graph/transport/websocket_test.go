@@ -356,7 +356,7 @@ func TestWebSocketRefusesHandshakes(t *testing.T) {
 			_ = conn.Close()
 			return 101
 		}
-		defer resp.Body.Close()
+		defer func() { _ = resp.Body.Close() }()
 		var body struct {
 			Errors []struct{ Extensions struct{ Code string } }
 		}

@@ -72,7 +72,7 @@ func (w *writer) send(ctx context.Context, f frame) error {
 }
 
 // force queues a small frame of the server's own making whether or not there is room. The callers make few.
-func (w *writer) force(f frame) bool { return w.put(f) }
+func (w *writer) force(f frame) { _ = w.put(f) }
 
 func (w *writer) put(f frame) bool {
 	w.mu.Lock()
