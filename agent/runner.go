@@ -74,7 +74,7 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	if in.IdempotencyKey != nil {
 		return nil, store.Refuse(store.CodeUnavailable, NotImplemented, "this version of Parley takes no idempotency key: leave it out")
 	}
-	agent, err := r.cfg.Store.Agent(ctx, v.BusinessID, in.AgentID)
+	agent, err := r.cfg.Store.AgentOfTurn(ctx, v.BusinessID, in.AgentID)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/uptrace/bun"
 )
@@ -280,6 +281,44 @@ func (s *Store) ModelKey(agent *Agent) (string, error) {
 		return "", fmt.Errorf("open the model key of agent %s: %w", agent.ID, err)
 	}
 	return string(key), nil
+}
+
+// agentCache keeps agents as they were read, for the turns: an agent with its knowledge is up to 1 MiB of JSON. An entry
+// counts only with the version that SQL has.
+type agentCache struct {
+	mu sync.Mutex // guards of
+	of map[string]*Agent
+}
+
+const cachedAgents = 256
+
+// AgentOfTurn reads an agent for a turn: what it returns is shared, and not to be changed.
+func (s *Store) AgentOfTurn(ctx context.Context, business, id string) (*Agent, error) {
+	var version int64
+	err := s.readRow(ctx, agentVersionSQL, []any{business, id}, &version)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, ErrAgentNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the version of agent %s: %w", id, err)
+	}
+	key := business + "/" + id
+	s.agents.mu.Lock()
+	agent := s.agents.of[key]
+	s.agents.mu.Unlock()
+	if agent != nil && agent.Version == version {
+		return agent, nil
+	}
+	if agent, err = s.Agent(ctx, business, id); err != nil {
+		return nil, err
+	}
+	s.agents.mu.Lock()
+	defer s.agents.mu.Unlock()
+	if s.agents.of == nil || len(s.agents.of) >= cachedAgents {
+		s.agents.of = map[string]*Agent{}
+	}
+	s.agents.of[key] = agent
+	return agent, nil
 }
 
 // Agent reads an agent of a business, or refuses with ErrAgentNotFound.

@@ -39,9 +39,11 @@ type write struct {
 // and inserted together when all writes have been applied.
 type tx struct {
 	bun.Tx
+	hot      hot
 	now      Time
 	messages []*Message
-	runs     []*Run
+	runs     []*Run // that begin
+	ended    []*Run // that end
 	events   []*Event
 }
 
@@ -198,7 +200,7 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	t := &tx{Tx: bunTx, now: Now()}
+	t := &tx{Tx: bunTx, hot: b.s.hotWrites, now: Now()}
 	err = func() error {
 		if b.s.remote() { // only there can a commit's answer be lost
 			if _, err := t.NewRaw("INSERT INTO batches (id, created_at) VALUES (?, ?)", id, t.now).Exec(ctx); err != nil {
@@ -270,6 +272,9 @@ func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) erro
 		if _, err := t.NewInsert().Model(&t.runs).Exec(ctx); err != nil {
 			return fmt.Errorf("insert runs: %w", err)
 		}
+	}
+	if err := endRuns(ctx, t); err != nil {
+		return err
 	}
 	if len(t.events) == 0 {
 		return nil

@@ -100,7 +100,8 @@ func (s *Store) Authenticate(ctx context.Context, kind CredentialKind, secret st
 		return nil, ErrUnauthenticated
 	}
 	c := new(Credential)
-	err := s.read.NewSelect().Model(c).Where("hash = ? AND kind = ? AND revoked_at IS NULL", hashSecret(secret), kind).Scan(ctx)
+	err := s.readRow(ctx, authenticateSQL, []any{hashSecret(secret), kind},
+		&c.ID, &c.BusinessID, &c.Kind, &c.Name, &c.Scope, &c.Hash, &c.Prefix, &c.CreatedAt, &c.LastUsedAt)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, ErrUnauthenticated
 	}

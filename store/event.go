@@ -243,7 +243,7 @@ func numberEvents(ctx context.Context, t *tx) error {
 	slices.Sort(businesses)
 	for _, b := range businesses {
 		var last int64
-		err := t.NewRaw("UPDATE businesses SET seq = seq + ? WHERE id = ? RETURNING seq", len(of[b]), b).Scan(ctx, &last)
+		err := t.row(ctx, numberEventsSQL, []any{len(of[b]), b}, &last)
 		if err != nil {
 			return fmt.Errorf("number the events of business %s: %w", b, err)
 		}

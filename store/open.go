@@ -52,6 +52,9 @@ type Store struct {
 	batcher *batcher
 	unlock  func() error
 	log     *slog.Logger
+
+	hotReads, hotWrites hot // empty on PostgreSQL
+	agents              agentCache
 }
 
 // Open opens the database, brings its schema up to date, and starts the commit batcher. Close it after use.
@@ -85,6 +88,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	err = bringUp(ctx, s.db)
 	if err == nil {
 		err = s.openSealer(ctx)
+	}
+	if err == nil {
+		err = s.openHot(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.closeConnections())

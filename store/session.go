@@ -99,11 +99,9 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 // lockSession takes the lock of an existing session in one conditional statement, and only if that changed nothing asks
 // why. It fills in the fence and sequence.
 func lockSession(ctx context.Context, t *tx, lock *Session) error {
-	err := t.NewRaw(`UPDATE sessions SET run_id = ?, fence = fence + 1, locked_until = ?, last_sequence = last_sequence + 1, expires_at = ?
-		WHERE id = ? AND business_id = ? AND agent_id = ? AND channel = ? AND expires_at > ? AND (run_id IS NULL OR locked_until < ?)
-		RETURNING fence, last_sequence`,
-		lock.RunID, lock.LockedUntil, lock.ExpiresAt, lock.ID, lock.BusinessID, lock.AgentID, lock.Channel, t.now, t.now).
-		Scan(ctx, &lock.Fence, &lock.LastSequence)
+	err := t.row(ctx, lockSessionSQL, []any{
+		lock.RunID, lock.LockedUntil, lock.ExpiresAt, lock.ID, lock.BusinessID, lock.AgentID, lock.Channel, t.now, t.now,
+	}, &lock.Fence, &lock.LastSequence)
 	if !errors.Is(err, sql.ErrNoRows) {
 		if err != nil {
 			return fmt.Errorf("lock session %s: %w", lock.ID, err)
@@ -138,9 +136,7 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text, model string, us
 	}
 	err := s.batcher.do(2048+2*len(text), func(ctx context.Context, t *tx) error {
 		var sequence int64
-		err := t.NewRaw(`UPDATE sessions SET run_id = NULL, locked_until = NULL, last_sequence = last_sequence + 2, expires_at = ?
-			WHERE id = ? AND run_id = ? AND fence = ? RETURNING last_sequence`,
-			t.now.Add(s.cfg.SessionTTL), turn.SessionID, turn.Run.ID, turn.Run.Fence).Scan(ctx, &sequence)
+		err := t.row(ctx, unlockSessionSQL, []any{t.now.Add(s.cfg.SessionTTL), turn.SessionID, turn.Run.ID, turn.Run.Fence}, &sequence)
 		if errors.Is(err, sql.ErrNoRows) {
 			return errTurnLost
 		}
@@ -149,9 +145,6 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text, model string, us
 		}
 		run := *turn.Run
 		run.Status, run.Model, run.TokenUsage, run.ReplyID, run.FinishedAt = RunStatusFinished, model, usage, &reply.ID, &t.now
-		if err := endRun(ctx, t, &run); err != nil {
-			return err
-		}
 		reply.Sequence, reply.CreatedAt = sequence-1, t.now
 		replied, err := reply.event(run.AgentID, run.Channel)
 		if err != nil {
@@ -162,6 +155,7 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text, model string, us
 			return err
 		}
 		t.messages = append(t.messages, reply)
+		t.ended = append(t.ended, &run)
 		t.events = append(t.events, replied, finished)
 		return nil
 	})
@@ -188,31 +182,53 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string) error {
 		}
 		failed := *run
 		failed.Status, failed.ErrorClass, failed.FinishedAt = RunStatusFailed, &class, &t.now
-		if err := endRun(ctx, t, &failed); err != nil {
-			return err
-		}
 		event, err := failed.event(sequence)
 		if err != nil {
 			return err
 		}
+		t.ended = append(t.ended, &failed)
 		t.events = append(t.events, event)
 		return nil
 	})
 }
 
-// endRun writes how a run ended. The row of its session is locked first, here as everywhere, so that it still runs is
-// certain by now; it is checked all the same.
-func endRun(ctx context.Context, t *tx, run *Run) error {
-	res, err := t.NewRaw(`UPDATE runs SET status = ?, model = ?, input_tokens = ?, output_tokens = ?, usage_source = ?, error_class = ?,
-		reply_id = ?, finished_at = ? WHERE id = ? AND status = ? AND fence = ?`,
-		run.Status, run.Model, run.InputTokens, run.OutputTokens, run.Source, run.ErrorClass, run.ReplyID, run.FinishedAt,
-		run.ID, RunRunning, run.Fence).Exec(ctx)
+// endedRun is a row of the bulk update that ends runs.
+type endedRun struct {
+	ID           string    `bun:"run_id,type:text"`
+	Fence        int64     `bun:"seen,type:bigint"`
+	Status       RunStatus `bun:"status,type:text"`
+	Model        string    `bun:"model,type:text"`
+	InputTokens  int64     `bun:"input_tokens,type:bigint"`
+	OutputTokens int64     `bun:"output_tokens,type:bigint"`
+	Source       string    `bun:"usage_source,type:text"`
+	ErrorClass   *string   `bun:"error_class,type:text"`
+	ReplyID      *string   `bun:"reply_id,type:text"`
+	FinishedAt   *Time     `bun:"finished_at,type:bigint"`
+}
+
+// endRuns writes how the transaction's runs ended. The rows of their sessions were locked first, here as everywhere, so that
+// they still run is certain by now; it is checked all the same.
+func endRuns(ctx context.Context, t *tx) error {
+	if len(t.ended) == 0 {
+		return nil
+	}
+	rows := make([]*endedRun, len(t.ended))
+	for i, r := range t.ended {
+		rows[i] = &endedRun{
+			r.ID, r.Fence, r.Status, r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), r.ErrorClass, r.ReplyID, r.FinishedAt,
+		}
+	}
+	res, err := t.NewUpdate().With("ended", t.NewValues(&rows)).Model((*Run)(nil)).TableExpr("ended").
+		Set("status = ended.status").Set("model = ended.model").Set("input_tokens = ended.input_tokens").
+		Set("output_tokens = ended.output_tokens").Set("usage_source = ended.usage_source").Set("error_class = ended.error_class").
+		Set("reply_id = ended.reply_id").Set("finished_at = ended.finished_at").
+		Where("run.id = ended.run_id AND run.fence = ended.seen AND run.status = ?", RunRunning).Exec(ctx)
 	if err != nil {
-		return fmt.Errorf("end run %s: %w", run.ID, err)
+		return fmt.Errorf("end %d runs: %w", len(rows), err)
 	}
 	n, err := res.RowsAffected()
-	if err == nil && n != 1 {
-		err = fmt.Errorf("end run %s: it does not run", run.ID)
+	if err == nil && n != int64(len(rows)) {
+		err = fmt.Errorf("end %d runs: %d of them still ran", len(rows), n)
 	}
 	return err
 }
