@@ -1,0 +1,58 @@
+package embedded
+
+// The templates are all that the model says in its own words.
+const (
+	DontKnow = "I'm sorry, I don't know that."
+	Greeting = "Hello! How can I help you?"
+	Welcome  = "You're welcome!"
+	Farewell = "Goodbye!"
+)
+
+// Templates are all of them.
+var Templates = []string{DontKnow, Greeting, Welcome, Farewell}
+
+// courtesies are the words of messages that say nothing else, with the template that answers them. The first one found in
+// this order decides.
+var courtesies = []struct {
+	words  map[string]bool
+	answer string
+}{
+	{set("bye", "goodbye", "farewell", "cheerio"), Farewell},
+	{set("thanks", "thank", "thx", "cheers", "ta"), Welcome},
+	{set("hello", "hi", "hey", "hiya", "morning", "afternoon", "evening", "greetings"), Greeting},
+}
+
+// fillers may stand beside a courtesy without making it a question.
+var fillers = set("good", "day", "there", "you", "very", "much", "so", "a", "lot", "and", "for", "your", "help", "have", "nice", "everyone", "all", "dear")
+
+func set(words ...string) map[string]bool {
+	s := make(map[string]bool, len(words))
+	for _, w := range words {
+		s[w] = true
+	}
+	return s
+}
+
+// courtesy is the answer to a message that is nothing but polite.
+func courtesy(words []string) (string, bool) {
+	found := -1
+	for _, w := range words {
+		kind := -1
+		for i, c := range courtesies {
+			if c.words[w] {
+				kind = i
+				break
+			}
+		}
+		switch {
+		case kind >= 0 && (found < 0 || kind < found):
+			found = kind
+		case kind < 0 && !fillers[w]:
+			return "", false
+		}
+	}
+	if found < 0 {
+		return "", false
+	}
+	return courtesies[found].answer, true
+}
