@@ -31,7 +31,7 @@ type Settings struct {
 	PrivateHosts         string        `name:"private-hosts" aliases:"parley-private-hosts" env:"PARLEY_PRIVATE_HOSTS" default:"" placeholder:"LIST" help:"Comma separated host:port or CIDR list that is trusted for model base URLs and tools, such as localhost:11434."`
 	OpenAIKey            string        `name:"openai-api-key" env:"OPENAI_API_KEY" default:"" placeholder:"KEY" help:"OpenAI, or a compatible server: the key."`
 	OpenAIBaseURL        string        `name:"openai-base-url" env:"OPENAI_BASE_URL" default:"" placeholder:"URL" help:"OpenAI, or a compatible server: the address."`
-	OpenAIModel          string        `name:"openai-model" aliases:"parley-openai-model" env:"PARLEY_OPENAI_MODEL" default:"gpt-4o-mini" placeholder:"NAME" help:"The model of agents on OPENAI that name none (default: ${default})."`
+	OpenAIModel          string        `name:"openai-model" aliases:"parley-openai-model" env:"PARLEY_OPENAI_MODEL" default:"gpt-4.1-mini" placeholder:"NAME" help:"The model of agents on OPENAI that name none (default: ${default})."`
 	AnthropicKey         string        `name:"anthropic-api-key" env:"ANTHROPIC_API_KEY" default:"" placeholder:"KEY" help:"Anthropic: the key."`
 	EmbeddedModelLatency time.Duration `name:"embedded-model-latency" aliases:"parley-embedded-model-latency" env:"PARLEY_EMBEDDED_MODEL_LATENCY" default:"0s" placeholder:"DURATION" help:"The embedded model waits this long before it answers: for tests and demos (default: ${default})."`
 

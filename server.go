@@ -154,8 +154,8 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	}
 	config := store.Config{
 		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, FirstLease: webhook.Lease(s.DeliveryTimeout),
-		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL),
-		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Log: log,
+		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL), NewSecret: egress.NewSecret,
+		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Ended: func(business string) { p.stream.PublishDeliveries(business) }, Log: log,
 	}
 	if s.SecretKey != "" {
 		if config.Sealer, err = store.NewSealer(s.SecretKey); err != nil {
@@ -226,8 +226,9 @@ func (p *parts) route() error {
 // serve runs everything until ctx ends or a part fails, and then stops it: nothing new begins, what is in flight ends or is
 // handed back, and everyone who is connected is told.
 func (p *parts) serve(ctx context.Context, listener net.Listener) error {
+	// No ReadTimeout: it would go on running while a turn thinks, and end the request. Who reads a body sets its deadline.
 	server := &http.Server{
-		Handler: p.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		Handler: p.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
 	}
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))

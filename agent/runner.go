@@ -26,6 +26,7 @@ const (
 	queueWait   = 30 * time.Second
 	lockMargin  = 15 * time.Second      // beyond the turn's deadline, for its second commit
 	lockPoll    = 50 * time.Millisecond // how often a lock that another replica holds is tried
+	insistEvery = 250 * time.Millisecond
 	sweepEvery  = 5 * time.Second
 	sweepAtOnce = 100
 )
@@ -44,7 +45,10 @@ type Runner struct {
 	draining bool
 }
 
-var errInterrupted = errors.New("the server is shutting down")
+var (
+	errInterrupted = errors.New("the server is shutting down")
+	errHistory     = errors.New("the session's history could not be read") // our fault, and not the model's
+)
 
 // NewRunner makes a runner.
 func NewRunner(cfg Config) *Runner {
@@ -78,6 +82,7 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	if err != nil {
 		return nil, err
 	}
+	deadline := time.Now().Add(r.cfg.QueueWait)
 	leave := func() {}
 	if in.SessionID != nil {
 		if leave, err = r.waitInLine(ctx, agent, *in.SessionID); err != nil {
@@ -96,7 +101,7 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	go func() {
 		defer r.turns.Done()
 		defer leave()
-		reply, err := r.turn(ctx, agent, in)
+		reply, err := r.turn(ctx, agent, in, deadline)
 		done <- result{reply, err}
 	}()
 	select {
@@ -139,7 +144,7 @@ func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session str
 }
 
 // turn runs a turn from its first commit to its second. caller is looked at only until the first.
-func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput) (*ChatReply, error) {
+func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, deadline time.Time) (*ChatReply, error) {
 	model := r.cfg.Models[agent.Model.Provider]
 	if model == nil {
 		return nil, fmt.Errorf("agent %s: no model for the provider %q", agent.ID, agent.Model.Provider)
@@ -148,7 +153,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput) 
 	if err != nil {
 		return nil, err
 	}
-	turn, err := r.begin(caller, agent, in)
+	turn, err := r.begin(caller, agent, in, deadline)
 	if err != nil {
 		return nil, err
 	}
@@ -156,14 +161,18 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput) 
 	defer cancel()
 	messages, err := r.recall(ctx, turn, in.SessionID == nil)
 	if err != nil {
-		return nil, r.fail(turn, err)
+		return nil, r.fail(turn, fmt.Errorf("%w: %w", errHistory, err))
 	}
 	messages = append(messages[:len(messages):len(messages)], Message{Author: store.AuthorLead, Text: turn.Message.Text})
 	reply, err := generate(ctx, model, Request{Agent: agent, Channel: in.Channel, Messages: messages, APIKey: key})
 	if err != nil {
 		return nil, r.fail(turn, err)
 	}
-	message, err := r.cfg.Store.FinishTurn(ctx, turn, reply.Text, reply.Model, reply.Usage)
+	var message *store.Message
+	err = insist(turn.Run, func() (err error) {
+		message, err = r.cfg.Store.FinishTurn(ctx, turn, reply.Text, reply.Model, reply.Usage)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("finish run %s: %w", turn.Run.ID, err)
 	}
@@ -194,7 +203,7 @@ func generate(ctx context.Context, model Model, req Request) (reply Reply, err e
 }
 
 // begin takes the session's lock, waiting for another replica that holds it.
-func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput) (*store.Turn, error) {
+func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput, deadline time.Time) (*store.Turn, error) {
 	input := store.TurnInput{
 		BusinessID: agent.BusinessID, AgentID: agent.ID, Model: modelName(agent), Channel: in.Channel,
 		Text: strings.TrimSpace(in.Message), Metadata: in.Metadata, Limit: r.cfg.TurnTimeout + lockMargin,
@@ -202,7 +211,6 @@ func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput)
 	if in.SessionID != nil {
 		input.SessionID = *in.SessionID
 	}
-	deadline := time.Now().Add(r.cfg.QueueWait)
 	for {
 		if err := caller.Err(); err != nil {
 			return nil, err
@@ -217,6 +225,18 @@ func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput)
 			return nil, store.ErrShuttingDown
 		case <-time.After(lockPoll):
 		}
+	}
+}
+
+// insist repeats a turn's second commit while the database is away or overloaded, for as long as the run is owned: a reply
+// that was paid for is not dropped for a hiccup. After that the sweeper ends the run.
+func insist(run *store.Run, commit func() error) error {
+	for {
+		err := commit()
+		if e, ok := store.AsError(err); !ok || e.Code != store.CodeUnavailable || errors.Is(err, store.ErrShuttingDown) || store.Now() > run.OwnedUntil {
+			return err
+		}
+		<-time.After(insistEvery)
 	}
 }
 
@@ -254,11 +274,14 @@ func (r *Runner) fail(turn *store.Turn, cause error) error {
 	switch {
 	case errors.Is(context.Cause(r.ctx), errInterrupted):
 		class, told = store.RunInterrupted, store.ErrShuttingDown
+	case errors.Is(cause, errHistory):
+		class, told = store.RunInterrupted, store.ErrUnavailable
 	case errors.Is(cause, ErrModelTimeout) || errors.Is(cause, context.DeadlineExceeded):
 		class, told = store.RunModelTimeout, store.Refuse(store.CodeModelTimeout, "model_timeout", "the agent's model gave nothing in time: send the message again")
 	}
 	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", cause)
-	if err := r.cfg.Store.FailTurn(context.Background(), turn.Run, class); err != nil {
+	err := insist(turn.Run, func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class) })
+	if err != nil {
 		return fmt.Errorf("fail run %s: %w", turn.Run.ID, err)
 	}
 	return told

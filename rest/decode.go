@@ -8,12 +8,16 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"parley/store"
 )
 
-const maxBody = 1 << 20
+const (
+	maxBody  = 1 << 20
+	bodyTime = time.Minute // for a body to come
+)
 
 // body is a request's JSON object, field by field, with the faults found so far.
 type body struct {
@@ -29,7 +33,12 @@ func read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	if err != nil || kind != "application/json" || charset != "" && charset != "utf-8" {
 		return nil, refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "the body must be application/json")
 	}
+	// The deadline is the body's alone: left standing, it would end the request while the agent thinks. Not every
+	// ResponseWriter has deadlines (a test's has none), and that is well.
+	connection := http.NewResponseController(w)
+	_ = connection.SetReadDeadline(time.Now().Add(bodyTime))
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	_ = connection.SetReadDeadline(time.Time{})
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		return nil, refuse(http.StatusRequestEntityTooLarge, "body_too_large", "the body may be 1 MiB at most")

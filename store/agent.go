@@ -216,6 +216,9 @@ func (s *Store) UpdateAgent(ctx context.Context, v *Viewer, id string, in AgentI
 	if err != nil {
 		return nil, err
 	}
+	if in.WebhookURL.Set {
+		s.cfg.Ended(v.BusinessID)
+	}
 	return s.Agent(ctx, v.BusinessID, id)
 }
 
@@ -258,7 +261,7 @@ func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *
 
 // DeleteAgent removes an agent and its implicit endpoint. What happened with it stays on record.
 func (s *Store) DeleteAgent(_ context.Context, v *Viewer, id string) error {
-	return s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
 		agent, err := agentIn(ctx, t.NewSelect(), v.BusinessID, id)
 		if err != nil {
 			return err
@@ -269,6 +272,10 @@ func (s *Store) DeleteAgent(_ context.Context, v *Viewer, id string) error {
 		}
 		return s.setAgentURL(ctx, t, agent, OptionalString{Set: true})
 	})
+	if err == nil {
+		s.cfg.Ended(v.BusinessID)
+	}
+	return err
 }
 
 // ModelKey opens the business's own key for its agent's provider; empty without one.
@@ -341,7 +348,7 @@ func agentIn(ctx context.Context, q *bun.SelectQuery, business, id string) (*Age
 	return agent, nil
 }
 
-// Agents reads a page of a business's agents, in the order of their making.
+// Agents reads a page of a business's agents, by id: for those that have no id of their own, in the order of their making.
 func (s *Store) Agents(ctx context.Context, business string, page PageInput) (*AgentConnection, error) {
 	var agents []*Agent
 	q := s.read.NewSelect().Model(&agents).Column("agent.*").ColumnExpr(agentURL).

@@ -38,6 +38,9 @@ type BusinessInput struct {
 
 // CreateBusiness makes a business with an API key and an ADMIN token, all in one transaction.
 func (s *Store) CreateBusiness(ctx context.Context, in BusinessInput) (*NewBusiness, error) {
+	if err := text(in.Name, 1, maxName).Under("name").Err(); err != nil {
+		return nil, err
+	}
 	if in.APIKey == "" {
 		in.APIKey = newSecret(KindAPIKey)
 	}

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,10 +29,11 @@ type Job struct {
 	Secrets        []byte         `bun:"secrets"`
 	EndpointStatus EndpointStatus `bun:"endpoint_status"`
 	Body           []byte         `bun:"-"` // the event's document; nil until it is read
+	ReadAt         Time           `bun:"read_at"`
 }
 
 const jobColumns = `d.id AS delivery_id, d.business_id, d.endpoint_id, d.event_id, d.seq, d.lane, d.attempts,
-	d.next_attempt_at AS lease_until, d.created_at, e.url, e.secrets, e.status AS endpoint_status`
+	d.next_attempt_at AS lease_until, d.created_at, e.url, e.secrets, e.status AS endpoint_status, ? AS read_at`
 
 // FreshJobs reads the deliveries of events that the stream has just brought, which were born with a lease, in order of
 // their events.
@@ -38,11 +41,28 @@ func (s *Store) FreshJobs(ctx context.Context, events []string) ([]*Job, error) 
 	var jobs []*Job
 	err := s.read.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
 		WHERE d.event_id IN (?) AND d.leased AND d.attempts = 0 AND d.next_attempt_at IS NOT NULL ORDER BY d.business_id, d.seq`,
-		bun.List(events)).Scan(ctx, &jobs)
+		Now(), bun.List(events)).Scan(ctx, &jobs)
 	if err != nil {
 		return nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
 	}
 	return jobs, nil
+}
+
+// Reread reads again what a job is sent with, for one that has waited in memory, and says whether it still waits: its endpoint
+// may have been disabled, deleted, or given another address or secret meanwhile.
+func (s *Store) Reread(ctx context.Context, job *Job) (waits bool, err error) {
+	now := Now()
+	err = s.read.NewRaw(`SELECT e.url, e.secrets, e.status FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
+		WHERE d.id = ? AND d.attempts = ? AND d.leased AND d.next_attempt_at IS NOT NULL`, job.DeliveryID, job.Attempts).
+		Scan(ctx, &job.URL, &job.Secrets, &job.EndpointStatus)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read delivery %s again: %w", job.DeliveryID, err)
+	}
+	job.ReadAt = now
+	return true, nil
 }
 
 // DueEndpoints reads which endpoints have deliveries that are due.
@@ -87,7 +107,7 @@ func (s *Store) Claim(_ context.Context, wanted []Wanted, lease time.Duration) (
 			return fmt.Errorf("claim %d deliveries: %w", len(ids), err)
 		}
 		var rows []*Job
-		err = t.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id WHERE d.id IN (?)`, bun.List(ids)).
+		err = t.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id WHERE d.id IN (?)`, t.now, bun.List(ids)).
 			Scan(ctx, &rows)
 		if err != nil {
 			return fmt.Errorf("read %d claimed deliveries: %w", len(ids), err)
@@ -152,6 +172,7 @@ type deliveryChange struct {
 // if nobody wrote another one since the job was read; it returns the ids of the deliveries that changed. A retry of a
 // delivery that was ended meanwhile (its endpoint was disabled or deleted) is not revived.
 func (s *Store) Record(_ context.Context, outcomes []*Outcome) ([]string, error) {
+	outcomes = firstOutcomes(outcomes)
 	changes := make([]*deliveryChange, len(outcomes))
 	size := 0
 	for i, o := range outcomes {
@@ -205,6 +226,19 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) ([]string, error)
 		return nil
 	})
 	return changed, err
+}
+
+// firstOutcomes keeps one outcome a delivery: after an outage longer than a lease two can wait to be written.
+func firstOutcomes(outcomes []*Outcome) []*Outcome {
+	seen := make(map[string]bool, len(outcomes))
+	first := make([]*Outcome, 0, len(outcomes))
+	for _, o := range outcomes {
+		if !seen[o.Job.DeliveryID] {
+			seen[o.Job.DeliveryID] = true
+			first = append(first, o)
+		}
+	}
+	return first
 }
 
 func disableEndpoint(ctx context.Context, t *tx, id, reason string) error {

@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,13 +53,6 @@ type signingSecret struct {
 
 // maxSigning is how many secrets sign one delivery (contract, section 5).
 const maxSigning = 3
-
-// newSigningSecret makes a secret as Standard Webhooks has it.
-func newSigningSecret() string {
-	key := make([]byte, 32)
-	_, _ = rand.Read(key) // never fails (crypto/rand)
-	return "whsec_" + base64.StdEncoding.EncodeToString(key)
-}
 
 func (s *Store) sealSecrets(endpoint string, secrets []signingSecret) ([]byte, error) {
 	plain, err := json.Marshal(secrets)
@@ -156,7 +147,7 @@ func (s *Store) newEndpoint(business, url string, events []EventType) (*Endpoint
 	endpoint := &Endpoint{
 		ID: newID("whe"), BusinessID: business, URL: url, Events: distinct(events), Status: Enabled, Shard: ShardOf(business),
 	}
-	secret := newSigningSecret()
+	secret := s.cfg.NewSecret()
 	var err error
 	endpoint.Secrets, err = s.sealSecrets(endpoint.ID, []signingSecret{{Secret: secret}})
 	return endpoint, secret, err
@@ -232,12 +223,15 @@ func (s *Store) UpdateEndpoint(ctx context.Context, v *Viewer, id string, in End
 		updated = endpoint
 		return nil
 	})
+	if err == nil && in.Status != nil && *in.Status == Disabled {
+		s.cfg.Ended(v.BusinessID)
+	}
 	return updated, err
 }
 
 // DeleteEndpoint removes an endpoint, and ends what waits for it in the same commit. Its deliveries stay on record.
 func (s *Store) DeleteEndpoint(_ context.Context, v *Viewer, id string) error {
-	return s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
 		endpoint, err := endpointIn(ctx, t.NewSelect(), v.BusinessID, id)
 		if err != nil {
 			return err
@@ -247,6 +241,10 @@ func (s *Store) DeleteEndpoint(_ context.Context, v *Viewer, id string) error {
 		}
 		return deleteEndpoint(ctx, t, id)
 	})
+	if err == nil {
+		s.cfg.Ended(v.BusinessID)
+	}
+	return err
 }
 
 func deleteEndpoint(ctx context.Context, t *tx, id string) error {
@@ -297,7 +295,7 @@ func (s *Store) RotateSecret(_ context.Context, v *Viewer, id string, overlapHou
 				secrets[i].Expires = &expires
 			}
 		}
-		rotated = &Rotated{Endpoint: endpoint, Secret: newSigningSecret(), PreviousExpiresAt: expires}
+		rotated = &Rotated{Endpoint: endpoint, Secret: s.cfg.NewSecret(), PreviousExpiresAt: expires}
 		secrets = append([]signingSecret{{Secret: rotated.Secret}}, secrets...)
 		if endpoint.Secrets, err = s.sealSecrets(id, secrets[:min(len(secrets), maxSigning)]); err != nil {
 			return err
@@ -326,7 +324,9 @@ func (s *Store) setAgentURL(ctx context.Context, t *tx, agent *Agent, url Option
 	case url.Value == nil:
 		err = nil
 	case exists:
-		_, err = t.NewRaw("UPDATE endpoints SET url = ? WHERE id = ?", *url.Value, endpoint.ID).Exec(ctx)
+		if endpoint.URL != *url.Value { // at a new address nothing is known to be wrong
+			_, err = t.NewRaw("UPDATE endpoints SET url = ?, status = ?, disabled_reason = NULL WHERE id = ?", *url.Value, Enabled, endpoint.ID).Exec(ctx)
+		}
 	default:
 		if endpoint, _, err = s.newEndpoint(agent.BusinessID, *url.Value, communicationEvents); err != nil {
 			return err

@@ -34,11 +34,14 @@ type Config struct {
 	MaxEndpoints  int           // enabled endpoints a business; 0: 100
 	CheckURL      func(raw string) Faults
 	CheckModelURL func(raw string) Faults
+	NewSecret     func() string // makes the signing secret of an endpoint
 
 	// Ringing says whether the stream works just now. If not, fresh deliveries are due in SQL at once. Nil: it does not.
 	Ringing func() bool
 	// Committed is told of the events of each committed batch, in order within a business. It must not block.
 	Committed func([]*Event)
+	// Ended is told of businesses whose waiting deliveries were ended, after the commit. It must not block.
+	Ended func(business string)
 
 	Log *slog.Logger
 }
@@ -64,6 +67,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if cfg.MaxEndpoints == 0 {
 		cfg.MaxEndpoints = 100
+	}
+	if cfg.Ended == nil {
+		cfg.Ended = func(string) {}
 	}
 	none := func(string) Faults { return nil }
 	if cfg.CheckURL == nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"parley/egress"
 	"parley/store"
 )
 
@@ -13,7 +14,7 @@ import (
 func open(t *testing.T, change func(*store.Config)) *store.Store {
 	t.Helper()
 	cfg := store.Config{
-		URL: "file:" + filepath.Join(t.TempDir(), "parley.db"), SessionTTL: time.Hour, FirstLease: 30 * time.Second,
+		URL: "file:" + filepath.Join(t.TempDir(), "parley.db"), SessionTTL: time.Hour, FirstLease: 30 * time.Second, NewSecret: egress.NewSecret,
 	}
 	if change != nil {
 		change(&cfg)

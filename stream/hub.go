@@ -29,7 +29,7 @@ type HubConfig struct {
 type Hub struct {
 	cfg    HubConfig
 	gaps   chan *feed // feeds that miss something
-	mu     sync.Mutex // guards feeds and deliveries; never held while reading SQL
+	mu     sync.Mutex // guards feeds and bells; never held while reading SQL
 	feeds  map[string]*feed
 	bells  map[string]map[*DeliverySubscription]struct{}
 	closed chan struct{}
@@ -113,6 +113,9 @@ func (h *Hub) fill(ctx context.Context, f *feed) {
 			}
 			return // the next poll tries again
 		}
+		if events[0].Seq > after+1 {
+			f.jump(events[0].Seq - 1) // retention has removed what lay between: who has not seen it is told so when it catches up
+		}
 		f.take(events)
 	}
 }
@@ -195,6 +198,20 @@ func (f *feed) begin(last int64) {
 		}
 	}
 	f.advance()
+}
+
+// jump moves the feed on over events that are no more.
+func (f *feed) jump(to int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if to > f.last {
+		f.last, f.ring, f.bytes = to, nil, 0
+		for seq := range f.pending {
+			if seq <= to {
+				delete(f.pending, seq)
+			}
+		}
+	}
 }
 
 // take adds events read from SQL, which follow one another.

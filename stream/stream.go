@@ -69,8 +69,8 @@ func Open(cfg Config) (*Stream, error) {
 		if err != nil {
 			return nil, err
 		}
-		// One short stream: miniredis searches a stream from its head.
-		s.embedded, s.client, s.maxLen, shards = e, e.client(), 1000, 1
+		// One stream, and short: miniredis reads a stream from its head. A burst that outruns the reader is read from SQL.
+		s.embedded, s.client, s.maxLen, shards = e, e.client(), pipelined, 1
 	} else {
 		options, err := redis.ParseURL(cfg.URL)
 		if err != nil {

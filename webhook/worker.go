@@ -29,6 +29,7 @@ type Config struct {
 const (
 	tokens        = 64                     // attempts that are young
 	youth         = 200 * time.Millisecond // an older attempt hands its token back
+	fresh         = time.Second            // a job that has waited longer is read again before it is sent
 	maxBacklog    = 10_000                 // deliveries in memory
 	maxInFlight   = 4096                   // attempts at once, slow ones too
 	claimEvery    = 500 * time.Millisecond
@@ -64,7 +65,8 @@ type Worker struct {
 type ended struct {
 	job     *store.Job
 	began   time.Time
-	outcome *store.Outcome // nil: cut off by the end of the drain, to be given back
+	outcome *store.Outcome // nil: nothing is to be recorded
+	cut     bool           // by the end of the drain: it is to be given back
 }
 
 // New makes a worker.
@@ -263,12 +265,21 @@ func (w *Worker) dispatch(ctx context.Context) {
 
 // deliver makes one attempt and decides what follows from it.
 func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) ended {
+	if store.Now().Sub(job.ReadAt) > fresh {
+		waits, err := w.cfg.Store.Reread(ctx, job)
+		if err != nil {
+			w.cfg.Log.Warn("send a delivery: it is due again when its lease ends", "error", err)
+		}
+		if !waits {
+			return ended{job: job, began: began}
+		}
+	}
 	if job.EndpointStatus == store.Disabled {
-		return ended{job, began, &store.Outcome{Job: job, Status: store.Skipped}}
+		return ended{job: job, began: began, outcome: &store.Outcome{Job: job, Status: store.Skipped}}
 	}
 	made, a := w.attempt(ctx, job)
 	if a.status == 0 && errors.Is(context.Cause(ctx), errCut) {
-		return ended{job, began, nil}
+		return ended{job: job, began: began, cut: true}
 	}
 	v := w.cfg.Policy.decide(made.Number, a, rand.Float64())
 	outcome := &store.Outcome{Job: job, Attempt: made, Status: v.status, Disable: v.disable}
@@ -279,7 +290,7 @@ func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) e
 		next := store.Now().Add(v.delay)
 		outcome.Next = &next
 	}
-	return ended{job, began, outcome}
+	return ended{job: job, began: began, outcome: outcome}
 }
 
 func (w *Worker) attemptEnded(e ended) {
@@ -293,11 +304,12 @@ func (w *Worker) attemptEnded(e ended) {
 	l := w.lanes[e.job.EndpointID]
 	l.end(e.job, time.Now())
 	w.makeReady(l)
-	if e.outcome == nil {
+	switch {
+	case e.cut:
 		w.giveBack(l, e.job)
-		return
+	case e.outcome != nil:
+		w.outcomes <- e.outcome
 	}
-	w.outcomes <- e.outcome
 }
 
 // due says whether the claimer is to be asked: each half second, and as soon as a lane that is fed from SQL runs dry.

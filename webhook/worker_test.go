@@ -51,7 +51,7 @@ func newWorld(t *testing.T, dir string, change func(*webhook.Config)) *world {
 	}
 	cfg.Store, err = store.Open(t.Context(), store.Config{
 		URL: "file:" + filepath.Join(dir, "parley.db"), SessionTTL: time.Hour, FirstLease: webhook.Lease(cfg.Timeout),
-		Ringing: bell.Ringing, Committed: bell.Publish,
+		Ringing: bell.Ringing, Committed: bell.Publish, NewSecret: egress.NewSecret,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -117,6 +117,14 @@ func (w *world) turn(session string) string {
 // settled waits until no delivery to the endpoint waits any more, and returns all, oldest first.
 func (w *world) settled(endpoint string, n int) []*store.Delivery {
 	w.t.Helper()
+	return w.await(endpoint, func(all []*store.Delivery) bool {
+		return len(all) == n && !slices.ContainsFunc(all, func(d *store.Delivery) bool { return d.NextAttemptAt != nil })
+	})
+}
+
+// await waits until the endpoint's deliveries are as they are to be, and returns them, oldest first.
+func (w *world) await(endpoint string, ok func([]*store.Delivery) bool) []*store.Delivery {
+	w.t.Helper()
 	deadline := time.After(30 * time.Second)
 	for {
 		c, err := w.store.Deliveries(context.Background(), w.viewer.BusinessID, store.DeliveryFilter{EndpointID: &endpoint}, store.PageInput{First: 100})
@@ -124,15 +132,14 @@ func (w *world) settled(endpoint string, n int) []*store.Delivery {
 			w.t.Fatal(err)
 		}
 		all := c.Nodes()
-		waits := slices.ContainsFunc(all, func(d *store.Delivery) bool { return d.NextAttemptAt != nil })
-		if len(all) == n && !waits {
+		if ok(all) {
 			slices.Reverse(all)
 			return all
 		}
 		select {
 		case <-w.rang:
 		case <-deadline:
-			w.t.Fatalf("%d deliveries, want %d settled: %+v", len(all), n, all)
+			w.t.Fatalf("%d deliveries have not settled: %+v", len(all), all)
 		}
 	}
 }
@@ -396,5 +403,44 @@ func TestStopHandsBack(t *testing.T) {
 	}
 	if len(ids) != 3 {
 		t.Errorf("%d events arrived: %s", len(ids), fmt.Sprint(ids))
+	}
+}
+
+// TestDisablingEndsWhatWaits disables an endpoint while eight attempts hang and more deliveries wait in memory: none of those
+// is sent, and they are recorded as skipped.
+func TestDisablingEndsWhatWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, t.TempDir(), func(c *webhook.Config) { c.Timeout = 30 * time.Second })
+	release := make(chan struct{})
+	arrived := make(chan struct{}, 100)
+	r := newReceiver(t, func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-release
+	})
+	letGo := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(letGo)
+	p, _ := w.endpoint(r.URL, store.RunFinished)
+	const n = 30
+	for range n {
+		w.turn("")
+	}
+	for range 8 {
+		<-arrived
+	}
+	disabled := store.Disabled
+	if _, err := w.store.UpdateEndpoint(t.Context(), w.viewer, p.ID, store.EndpointInput{Status: &disabled}); err != nil {
+		t.Fatal(err)
+	}
+	letGo()
+	count := func(all []*store.Delivery) map[store.DeliveryStatus]int {
+		of := map[store.DeliveryStatus]int{}
+		for _, d := range all {
+			of[d.Status]++
+		}
+		return of
+	}
+	got := count(w.await(p.ID, func(all []*store.Delivery) bool { return count(all)[store.Delivered] >= 8 }))
+	if got[store.Delivered] != 8 || got[store.Skipped] != n-8 || len(r.got()) != 8 {
+		t.Errorf("%v, and %d requests", got, len(r.got()))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/gorilla/websocket"
@@ -15,7 +16,10 @@ import (
 	"github.com/vektah/gqlparser/v2/gqlerror"
 )
 
-const defaultMaxBody = 1 << 20
+const (
+	defaultMaxBody = 1 << 20
+	bodyTime       = time.Minute // for a body to come
+)
 
 // HTTP serves queries and mutations by POST, and queries by GET, as GraphQL over HTTP says. A request that is not
 // well-formed is answered with a 4xx and a GraphQL error that echoes nothing of it. A well-formed one that is refused
@@ -142,7 +146,11 @@ func (t HTTP) readBody(w http.ResponseWriter, r *http.Request) (object, error) {
 	if limit == 0 {
 		limit = defaultMaxBody
 	}
+	// The deadline is the body's alone: left standing, it would end the request while its resolvers work.
+	connection := http.NewResponseController(w)
+	_ = connection.SetReadDeadline(time.Now().Add(bodyTime))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	_ = connection.SetReadDeadline(time.Time{})
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
