@@ -1,0 +1,71 @@
+package e2e_test
+
+import (
+	"bufio"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestTour runs the programs of the README's tour: the one that watches, and the one that receives.
+func TestTour(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	dir := t.TempDir()
+	run := func(name string, args ...string) func(what string) {
+		program := filepath.Join(dir, name)
+		if out, err := exec.Command("go", "build", "-o", program, "parley/docs/tour/"+name).CombinedOutput(); err != nil {
+			t.Fatalf("%s, %v", out, err)
+		}
+		cmd := exec.Command(program, args...)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := make(chan string, 1000)
+		go func() {
+			defer close(lines)
+			for scan := bufio.NewScanner(io.Reader(out)); scan.Scan(); {
+				lines <- scan.Text()
+			}
+		}()
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		return func(what string) {
+			t.Helper()
+			deadline := time.After(patience)
+			for {
+				select {
+				case line, open := <-lines:
+					if !open {
+						t.Fatalf("%s ended", name)
+					}
+					if strings.Contains(line, what) {
+						return
+					}
+				case <-deadline:
+					t.Fatalf("%s never says %q", name, what)
+				}
+			}
+		}
+	}
+	watching := run("watch", "-url", "ws"+strings.TrimPrefix(s.url, "http")+"/graphql", "-token", token)
+	watching("watching")
+	addr := freePort(t)
+	_, secret := s.register("http://"+addr+"/hook", "message.created", "run.finished")
+	receiving := run("receiver", "-addr", addr, "-secret", secret)
+	receiving("receiving at")
+	s.chat("When are you open on Saturday?", "")
+	receiving("verified evt_")
+	receiving("16:00")
+	s.chat("When are you open on Saturday?", "") // whatever happened before the subscription began, this comes after it
+	watching("MESSAGE_CREATED OUTBOUND")
+}
