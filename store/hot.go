@@ -27,7 +27,7 @@ type hot map[string]*sql.Stmt
 func prepare(ctx context.Context, db *sql.DB, queries ...string) (hot, error) {
 	of := make(hot, len(queries))
 	for _, query := range queries {
-		stmt, err := db.PrepareContext(ctx, query)
+		stmt, err := db.PrepareContext(ctx, query) //nolint:sqlclosecheck // it lives as long as its DB, which closes it
 		if err != nil {
 			return nil, fmt.Errorf("prepare %q: %w", query, err)
 		}
@@ -59,6 +59,7 @@ func (s *Store) readRow(ctx context.Context, query string, args []any, dest ...a
 // row runs a hot statement in the transaction and scans its one row; sql.ErrNoRows if it has none.
 func (t *tx) row(ctx context.Context, query string, args []any, dest ...any) error {
 	if stmt := t.hot[query]; stmt != nil {
+		//nolint:sqlclosecheck // the transaction closes it
 		return t.StmtContext(ctx, stmt).QueryRowContext(ctx, args...).Scan(dest...)
 	}
 	return t.NewRaw(query, args...).Scan(ctx, dest...)

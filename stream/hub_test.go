@@ -65,13 +65,13 @@ func newWorld(t *testing.T, cfg stream.HubConfig) *world {
 }
 
 // happen commits n events, and returns their entries.
-func (w *world) happen(n int, text string) []stream.Entry {
+func (w *world) happen(n int) []stream.Entry {
 	w.t.Helper()
 	var wg sync.WaitGroup
 	for range n {
 		wg.Go(func() {
 			_, err := w.store.BeginTurn(w.t.Context(), store.TurnInput{
-				BusinessID: w.viewer.BusinessID, AgentID: "a", Channel: store.SMS, Text: text, Limit: time.Minute,
+				BusinessID: w.viewer.BusinessID, AgentID: "a", Channel: store.SMS, Text: "Hello", Limit: time.Minute,
 			})
 			if err != nil {
 				w.t.Error(err)
@@ -124,7 +124,7 @@ func TestFeedIsWholeWhateverTheStreamDoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, stream.HubConfig{})
 	early := w.subscribe(nil, nil)
-	entries := w.happen(300, "Hello")
+	entries := w.happen(300)
 	random := rand.New(rand.NewPCG(3, 4))
 	offered := entries[:0:0]
 	for _, e := range entries {
@@ -161,9 +161,9 @@ func TestSlowSubscriberIsNotSkippedOver(t *testing.T) {
 	w := newWorld(t, stream.HubConfig{NoPoll: true})
 	slow, quick := w.subscribe(nil, nil), w.subscribe(nil, nil)
 	const n = 1500
-	w.hub.Offer(w.happen(n, "Hello"))
+	w.hub.Offer(w.happen(n))
 	w.expect(quick, 1, n)
-	w.hub.Offer(w.happen(1, "Hello"))
+	w.hub.Offer(w.happen(1))
 	w.expect(slow, 1, n+1)
 	w.expect(quick, n+1, n+1)
 }
@@ -172,7 +172,7 @@ func TestSlowSubscriberIsNotSkippedOver(t *testing.T) {
 func TestFilterSelectsAlikeLiveAndFromSQL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, stream.HubConfig{})
-	entries := w.happen(3, "Hello")
+	entries := w.happen(3)
 	all, err := w.store.EventsAfter(t.Context(), w.viewer.BusinessID, 0, 3, nil, 10)
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +187,7 @@ func TestFilterSelectsAlikeLiveAndFromSQL(t *testing.T) {
 	}
 	none := &store.EventFilter{Types: []store.EventType{store.CallEnded}}
 	live, empty := w.subscribe(nil, &store.EventFilter{Types: []store.EventType{store.MessageCreated}}), w.subscribe(nil, none)
-	w.hub.Offer(w.happen(2, "Hello"))
+	w.hub.Offer(w.happen(2))
 	w.expect(live, 4, 5)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
