@@ -145,6 +145,11 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	if err != nil {
 		return nil, err
 	}
+	// The operator's own model server may stand anywhere; through egress its client follows no redirect and uses no proxy.
+	operator, err := egress.NewGuard(egress.Policy{Trusted: []string{"0.0.0.0/0", "::/0"}})
+	if err != nil {
+		return nil, err
+	}
 	p.stream, err = stream.Open(stream.Config{
 		URL: s.RedisURL, Off: s.noStream, Log: log,
 		Receive: func(entries []stream.Entry) { p.hub.Offer(entries); p.worker.Offer(entries) },
@@ -175,7 +180,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 		Models: map[store.ModelProvider]agent.Model{
 			store.ProviderEmbedded: embedded.New(embedded.Config{Latency: s.EmbeddedModelLatency}),
 			store.ProviderOpenAI: openai.New(openai.Config{
-				Client: egress.NewClient(models, 64), OperatorClient: &http.Client{}, BaseURL: s.OpenAIBaseURL, APIKey: s.OpenAIKey,
+				Client: egress.NewClient(models, 64), OperatorClient: egress.NewClient(operator, 64), BaseURL: s.OpenAIBaseURL, APIKey: s.OpenAIKey,
 				DefaultModel: s.OpenAIModel,
 			}),
 		},
