@@ -184,7 +184,7 @@ func (s *Store) CreateAgent(ctx context.Context, v *Viewer, in AgentInput) (*Age
 		if err := s.applyAgent(&made, in, t.now); err != nil {
 			return err
 		}
-		if _, err := t.NewInsert().Model(&made).Exec(ctx); err != nil {
+		if _, err := t.NewInsert().Model(&made).Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("insert agent: %w", err)
 		}
 		return s.setAgentURL(ctx, t, &made, in.WebhookURL)

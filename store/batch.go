@@ -259,17 +259,19 @@ func lost(err error) bool {
 		errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || errors.Is(err, context.DeadlineExceeded)
 }
 
+// Every insert says Returning("NULL"): bun would otherwise read back each column that was left null, row by row.
+
 // insertCollected inserts what the writes have added: messages, runs, and events with their deliveries. Last it takes the
 // businesses' sequences, in ascending order of id: those row locks stand until the commit, which is what makes sequence
 // order commit order.
 func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) error {
 	if len(t.messages) > 0 {
-		if _, err := t.NewInsert().Model(&t.messages).Exec(ctx); err != nil {
+		if _, err := t.NewInsert().Model(&t.messages).Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("insert messages: %w", err)
 		}
 	}
 	if len(t.runs) > 0 {
-		if _, err := t.NewInsert().Model(&t.runs).Exec(ctx); err != nil {
+		if _, err := t.NewInsert().Model(&t.runs).Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("insert runs: %w", err)
 		}
 	}
@@ -289,7 +291,7 @@ func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) erro
 	if err := numberEvents(ctx, t); err != nil {
 		return err
 	}
-	if _, err := t.NewInsert().Model(&t.events).Exec(ctx); err != nil {
+	if _, err := t.NewInsert().Model(&t.events).Returning("NULL").Exec(ctx); err != nil {
 		return fmt.Errorf("insert events: %w", err)
 	}
 	for len(deliveries) > 0 {
@@ -299,7 +301,7 @@ func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) erro
 			d.row.Seq = d.event.Seq
 			rows[i] = d.row
 		}
-		if _, err := t.NewInsert().Model(&rows).Exec(ctx); err != nil {
+		if _, err := t.NewInsert().Model(&rows).Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("insert deliveries: %w", err)
 		}
 		deliveries = deliveries[n:]

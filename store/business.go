@@ -64,20 +64,20 @@ func (s *Store) CreateBusiness(ctx context.Context, in BusinessInput) (*NewBusin
 				return err
 			}
 		}
-		if _, err := t.NewInsert().Model(made.Business).Exec(ctx); err != nil {
+		if _, err := t.NewInsert().Model(made.Business).Returning("NULL").Exec(ctx); err != nil {
 			return err
 		}
 		credentials := []*Credential{
 			newCredential(made.Business.ID, KindAPIKey, "first key", "", in.APIKey, t.now),
 			newCredential(made.Business.ID, KindAccessToken, "first token", ScopeAdmin, in.Token, t.now),
 		}
-		if _, err := t.NewInsert().Model(&credentials).Exec(ctx); err != nil {
+		if _, err := t.NewInsert().Model(&credentials).Returning("NULL").Exec(ctx); err != nil {
 			return err
 		}
 		if in.Agent != nil {
 			agent := *in.Agent
 			agent.BusinessID, agent.Version, agent.CreatedAt, agent.UpdatedAt = made.Business.ID, 1, t.now, t.now
-			if _, err := t.NewInsert().Model(&agent).Exec(ctx); err != nil {
+			if _, err := t.NewInsert().Model(&agent).Returning("NULL").Exec(ctx); err != nil {
 				return err
 			}
 		}

@@ -220,7 +220,7 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) ([]string, error)
 		if len(attempts) == 0 {
 			return nil
 		}
-		if _, err := t.NewInsert().Model(&attempts).Exec(ctx); err != nil {
+		if _, err := t.NewInsert().Model(&attempts).Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("insert %d attempts: %w", len(attempts), err)
 		}
 		return nil

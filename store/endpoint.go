@@ -134,7 +134,7 @@ func (s *Store) CreateEndpoint(_ context.Context, v *Viewer, in EndpointInput) (
 		if err := s.roomForEndpoint(ctx, t, v.BusinessID); err != nil {
 			return err
 		}
-		_, err := t.NewInsert().Model(endpoint).Exec(ctx)
+		_, err := t.NewInsert().Model(endpoint).Returning("NULL").Exec(ctx)
 		return err
 	})
 	if err != nil {
@@ -332,7 +332,7 @@ func (s *Store) setAgentURL(ctx context.Context, t *tx, agent *Agent, url Option
 			return err
 		}
 		endpoint.AgentID, endpoint.CreatedAt = &agent.ID, t.now
-		_, err = t.NewInsert().Model(endpoint).Exec(ctx)
+		_, err = t.NewInsert().Model(endpoint).Returning("NULL").Exec(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("set the webhook URL of agent %s: %w", agent.ID, err)

@@ -65,7 +65,7 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 		until := t.now.Add(in.Limit)
 		lock.LockedUntil = &until
 		if fresh {
-			if _, err := t.NewInsert().Model(&lock).Exec(ctx); err != nil {
+			if _, err := t.NewInsert().Model(&lock).Returning("NULL").Exec(ctx); err != nil {
 				return fmt.Errorf("insert session: %w", err)
 			}
 		} else if err := lockSession(ctx, t, &lock); err != nil {
