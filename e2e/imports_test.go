@@ -16,6 +16,7 @@ var mayImport = map[string][]string{
 	"parley/agent/openai":       {"parley/agent", "parley/egress", "parley/store"},
 	"parley/bench":              {},
 	"parley/e2e":                {},
+	"parley/e2e/servers":        {},
 	"parley/docs/tour/receiver": {},
 	"parley/docs/tour/watch":    {},
 	"parley/egress":             {},

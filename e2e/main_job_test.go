@@ -8,14 +8,16 @@ import (
 	"testing"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"parley/e2e/servers"
 )
 
 // TestNewcomer starts the server as a newcomer does, in an empty folder without any setting, and runs the curl line that it
 // prints as it stands.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
-	need(t, "curl")
-	s := &server{t: t, dir: t.TempDir(), env: []string{"PARLEY_ADDR=" + freePort(t)}}
+	servers.Need(t, "curl")
+	s := &server{t: t, dir: t.TempDir(), env: []string{"PARLEY_ADDR=" + servers.FreePort(t)}}
 	s.up()
 	var line string
 	for l := range strings.Lines(s.stdout()) {

@@ -1,53 +1,18 @@
 package e2e_test
 
 import (
-	"net"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"testing"
-)
 
-// redisServer starts a real Redis on a free port, and returns its address and how to start it again after a kill.
-func redisServer(t *testing.T) (addr string, kill, up func()) {
-	t.Helper()
-	program := need(t, "redis-server")
-	addr = freePort(t)
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	var cmd *exec.Cmd
-	kill = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
-	up = func() {
-		cmd = exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir,
-			"--logfile", filepath.Join(dir, "log"))
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "answering", func() bool {
-			conn, err := net.Dial("tcp", addr)
-			if err == nil {
-				_ = conn.Close()
-			}
-			return err == nil
-		})
-	}
-	up()
-	t.Cleanup(func() { kill() })
-	return addr, kill, up
-}
+	"parley/e2e/servers"
+)
 
 // TestRealRedis runs the main job on a real Redis, takes that away, and brings an empty one back: the feed and the deliveries
 // go on through all of it, each event once on the feed, and /readyz says how things stand.
 func TestRealRedis(t *testing.T) {
 	t.Parallel()
-	addr, kill, up := redisServer(t)
-	s := start(t, "PARLEY_REDIS_URL=redis://"+addr+"/0")
+	bell := servers.Redis(t)
+	s := start(t, "PARLEY_REDIS_URL=redis://"+bell.Addr+"/0")
 	r := receive(t, nil)
 	s.register(r.URL, everything...)
 	live := s.subscribe(token, eventsLive, object{"after": at(s.query(token, `{feedCursor}`, nil), "feedCursor")})
@@ -75,11 +40,11 @@ func TestRealRedis(t *testing.T) {
 	}
 	redis("ok")
 	turn()
-	kill()
+	bell.Kill()
 	turn() // at once: nobody has noticed yet
 	redis("degraded")
 	turn()
-	up()
+	bell.Up()
 	redis("ok")
 	turn()
 	turn()

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"parley/e2e/servers"
 )
 
 // TestTour runs the programs of the README's tour: the one that watches, and the one that receives.
@@ -59,7 +61,7 @@ func TestTour(t *testing.T) {
 	}
 	watching := run("watch", "-url", "ws"+strings.TrimPrefix(s.url, "http")+"/graphql", "-token", token)
 	watching("watching")
-	addr := freePort(t)
+	addr := servers.FreePort(t)
 	_, secret := s.register("http://"+addr+"/hook", "message.created", "run.finished")
 	receiving := run("receiver", "-addr", addr, "-secret", secret)
 	receiving("receiving at")

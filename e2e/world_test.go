@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -43,19 +42,6 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
-}
-
-// need finds a program that a story cannot do without.
-func need(t *testing.T, program string) string {
-	t.Helper()
-	path, err := exec.LookPath(program)
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is not installed: CI must not skip this", program)
-		}
-		t.Skipf("%s is not installed", program)
-	}
-	return path
 }
 
 // server is a running Parley.
@@ -440,15 +426,4 @@ func (s *server) register(url string, types ...string) (id, secret string) {
 var everything = []string{
 	"message.created", "conversation.holder_changed", "inbox.item_created", "run.finished", "run.failed", "call.ended",
 	"channel.status_changed", "approval.requested",
-}
-
-// freePort is an address that nobody listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }

@@ -99,67 +99,70 @@ func TestKeyFileIsForItsOwnerAlone(t *testing.T) {
 }
 
 func TestFirstBusinessIsMadeOnce(t *testing.T) {
-	t.Parallel()
-	s := open(t, nil)
-	for i := range 2 {
-		made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "demo", IfEmpty: true})
-		if err != nil || (made != nil) != (i == 0) {
-			t.Errorf("start %d: %v, %v", i+1, made, err)
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		for i := range 2 {
+			made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "demo", IfEmpty: true})
+			if err != nil || (made != nil) != (i == 0) {
+				t.Errorf("start %d: %v, %v", i+1, made, err)
+			}
 		}
-	}
+	})
 }
 
 func TestCredentials(t *testing.T) {
-	t.Parallel()
-	s := open(t, nil)
-	made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := s.Authenticate(t.Context(), store.KindAPIKey, made.APIKey)
-	if err != nil || key.RequireChat() != nil || key.Require(store.ScopeRead) == nil {
-		t.Errorf("an API key may chat and nothing else: %v, %v", key, err)
-	}
-	token, err := s.Authenticate(t.Context(), store.KindAccessToken, made.Token)
-	if err != nil || token.RequireChat() != nil || token.Require(store.ScopeAdmin) != nil {
-		t.Errorf("an ADMIN token may everything: %v, %v", token, err)
-	}
-	for _, wrong := range []string{"", "sk_", made.APIKey + "x", made.Token} {
-		if _, err := s.Authenticate(t.Context(), store.KindAPIKey, wrong); err == nil {
-			t.Errorf("%q was let in", wrong)
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "a"})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		key, err := s.Authenticate(t.Context(), store.KindAPIKey, made.APIKey)
+		if err != nil || key.RequireChat() != nil || key.Require(store.ScopeRead) == nil {
+			t.Errorf("an API key may chat and nothing else: %v, %v", key, err)
+		}
+		token, err := s.Authenticate(t.Context(), store.KindAccessToken, made.Token)
+		if err != nil || token.RequireChat() != nil || token.Require(store.ScopeAdmin) != nil {
+			t.Errorf("an ADMIN token may everything: %v, %v", token, err)
+		}
+		for _, wrong := range []string{"", "sk_", made.APIKey + "x", made.Token} {
+			if _, err := s.Authenticate(t.Context(), store.KindAPIKey, wrong); err == nil {
+				t.Errorf("%q was let in", wrong)
+			}
+		}
+	})
 }
 
 func TestFeedCursors(t *testing.T) {
-	t.Parallel()
-	s := open(t, func(c *store.Config) { c.SessionTTL = time.Hour })
-	v, stranger := newBusiness(t, s), newBusiness(t, s)
-	finish(t, s, begin(t, s, v, ""))
-	all := events(t, s, v)
-	if seq, err := s.ResumeAt(t.Context(), v.BusinessID, all[1].FeedEdge().Cursor); err != nil || seq != 2 {
-		t.Errorf("resumed at %d, %v", seq, err)
-	}
-	for name, c := range map[string]struct {
-		cursor string
-		code   store.Code
-	}{
-		"foreign": {store.Cursor{BusinessID: stranger.BusinessID, Seq: 0}.String(), store.CodeInvalid},
-		"garbled": {all[1].FeedEdge().Cursor + "A", store.CodeInvalid},
-		"empty":   {"", store.CodeInvalid},
-		"future":  {store.Cursor{BusinessID: v.BusinessID, Seq: 4}.String(), store.CodeCursorExpired},
-	} {
-		_, err := s.ResumeAt(t.Context(), v.BusinessID, c.cursor)
-		if e, ok := store.AsError(err); !ok || e.Code != c.code {
-			t.Errorf("%s: %v, want %s", name, err, c.code)
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, func(c *store.Config) { c.SessionTTL = time.Hour })
+		v, stranger := newBusiness(t, s), newBusiness(t, s)
+		finish(t, s, begin(t, s, v, ""))
+		all := events(t, s, v)
+		if seq, err := s.ResumeAt(t.Context(), v.BusinessID, all[1].FeedEdge().Cursor); err != nil || seq != 2 {
+			t.Errorf("resumed at %d, %v", seq, err)
 		}
-	}
-	page, err := s.Events(t.Context(), v.BusinessID, nil, store.EventPage{Last: ptr(2)})
-	if err != nil || len(page.Edges) != 2 || page.Edges[1].Node.Seq != 3 || !page.PageInfo.HasPreviousPage || page.PageInfo.HasNextPage {
-		t.Errorf("the last two: %+v, %v", page, err)
-	}
-	page, err = s.Events(t.Context(), v.BusinessID, nil, store.EventPage{First: ptr(1), After: &all[0].FeedEdge().Cursor})
-	if err != nil || len(page.Edges) != 1 || page.Edges[0].Node.Seq != 2 || !page.PageInfo.HasNextPage {
-		t.Errorf("the one after the first: %+v, %v", page, err)
-	}
+		for name, c := range map[string]struct {
+			cursor string
+			code   store.Code
+		}{
+			"foreign": {store.Cursor{BusinessID: stranger.BusinessID, Seq: 0}.String(), store.CodeInvalid},
+			"garbled": {all[1].FeedEdge().Cursor + "A", store.CodeInvalid},
+			"empty":   {"", store.CodeInvalid},
+			"future":  {store.Cursor{BusinessID: v.BusinessID, Seq: 4}.String(), store.CodeCursorExpired},
+		} {
+			_, err := s.ResumeAt(t.Context(), v.BusinessID, c.cursor)
+			if e, ok := store.AsError(err); !ok || e.Code != c.code {
+				t.Errorf("%s: %v, want %s", name, err, c.code)
+			}
+		}
+		page, err := s.Events(t.Context(), v.BusinessID, nil, store.EventPage{Last: ptr(2)})
+		if err != nil || len(page.Edges) != 2 || page.Edges[1].Node.Seq != 3 || !page.PageInfo.HasPreviousPage || page.PageInfo.HasNextPage {
+			t.Errorf("the last two: %+v, %v", page, err)
+		}
+		page, err = s.Events(t.Context(), v.BusinessID, nil, store.EventPage{First: ptr(1), After: &all[0].FeedEdge().Cursor})
+		if err != nil || len(page.Edges) != 1 || page.Edges[0].Node.Seq != 2 || !page.PageInfo.HasNextPage {
+			t.Errorf("the one after the first: %+v, %v", page, err)
+		}
+	})
 }

@@ -2,19 +2,109 @@ package store_test
 
 import (
 	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/base64"
+	"errors"
+	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/uptrace/bun/driver/pgdriver"
+
+	"parley/e2e/servers"
 	"parley/egress"
 	"parley/store"
 )
 
+// postgres is shared by the tests, each of which has a database of its own in it. The first that needs it starts it.
+var postgres struct {
+	once sync.Once
+	dir  string
+	*servers.Postgres
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if postgres.Postgres != nil {
+		postgres.Kill()
+	}
+	if postgres.dir != "" {
+		_ = os.RemoveAll(postgres.dir)
+	}
+	os.Exit(code)
+}
+
+// opener opens a store of the test's own.
+type opener func(t *testing.T, change func(*store.Config)) *store.Store
+
+// onBoth runs a contract test on SQLite and on PostgreSQL.
+func onBoth(t *testing.T, test func(t *testing.T, open opener)) {
+	t.Parallel()
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		test(t, open)
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		t.Parallel()
+		url := newDatabase(t)
+		test(t, func(t *testing.T, change func(*store.Config)) *store.Store {
+			return open(t, func(c *store.Config) {
+				c.URL = url
+				if change != nil {
+					change(c)
+				}
+			})
+		})
+	})
+}
+
+// newDatabase makes an empty database in the shared PostgreSQL.
+func newDatabase(t *testing.T) string {
+	t.Helper()
+	servers.Need(t, "initdb", "/usr/lib/postgresql/*/bin")
+	postgres.once.Do(func() {
+		dir, err := os.MkdirTemp("", "parley-postgres")
+		if err != nil {
+			t.Fatal(err)
+		}
+		postgres.dir = dir
+		postgres.Postgres = servers.StartPostgres(t, dir)
+	})
+	if postgres.Postgres == nil {
+		t.Fatal("PostgreSQL did not start")
+	}
+	name := "t" + strings.ToLower(rand.Text())
+	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(postgres.URL("postgres"))))
+	defer func() { _ = db.Close() }()
+	for {
+		_, err := db.ExecContext(t.Context(), "CREATE DATABASE "+name)
+		if err == nil {
+			return postgres.URL(name)
+		}
+		var pg pgdriver.Error
+		if !errors.As(err, &pg) || pg.Field('C') != "57P03" && pg.Field('C') != "55006" { // starting up, or the template is busy
+			t.Fatal(err)
+		}
+	}
+}
+
+// secretKey is what stores on PostgreSQL are sealed with.
+var secretKey = base64.StdEncoding.EncodeToString(make([]byte, 32))
+
 // open makes a store in a folder of its own.
 func open(t *testing.T, change func(*store.Config)) *store.Store {
 	t.Helper()
+	sealer, err := store.NewSealer(secretKey)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cfg := store.Config{
 		URL: "file:" + filepath.Join(t.TempDir(), "parley.db"), SessionTTL: time.Hour, FirstLease: 30 * time.Second, NewSecret: egress.NewSecret,
+		Sealer: sealer,
 	}
 	if change != nil {
 		change(&cfg)

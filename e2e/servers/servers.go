@@ -1,0 +1,181 @@
+// Package servers starts the real servers that tests need, PostgreSQL and Redis, from the installed binaries, on free ports
+// of the loopback, with their data in a folder of the test's. Where a binary is missing the test is skipped with a line that
+// says so; under CI=true that is a failure.
+package servers
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startWithin is how long a server may take to answer: a backstop, never a measure.
+const startWithin = 60 * time.Second
+
+// Need finds a program that a test cannot do without.
+func Need(t testing.TB, program string, folders ...string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	for _, pattern := range folders {
+		if found, _ := filepath.Glob(filepath.Join(pattern, program)); len(found) > 0 {
+			path, err = found[len(found)-1], nil
+		}
+	}
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("%s is not installed: CI must not skip this", program)
+		}
+		t.Skipf("%s is not installed", program)
+	}
+	return path
+}
+
+// FreePort is an address that nobody listens on.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// Server is a running server, which a test may kill and start again.
+type Server struct {
+	t    testing.TB
+	Addr string // host:port
+	make func() *exec.Cmd
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// Up starts the server, again after a Kill, and waits until it accepts connections.
+func (s *Server) Up() {
+	s.t.Helper()
+	s.cmd = s.make()
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.done = make(chan struct{})
+	cmd, done := s.cmd, s.done
+	go func() {
+		defer close(done)
+		_ = cmd.Wait()
+	}()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(startWithin)
+	for {
+		if conn, err := net.Dial("tcp", s.Addr); err == nil {
+			_ = conn.Close()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-done:
+			s.t.Fatalf("%s ended at its start", s.cmd.Path)
+		case <-deadline:
+			s.t.Fatalf("%s does not accept connections", s.cmd.Path)
+		}
+	}
+}
+
+// Kill ends the server as a power cut would.
+func (s *Server) Kill() {
+	_ = s.cmd.Process.Kill()
+	<-s.done
+}
+
+// Signal sends the server a signal.
+func (s *Server) Signal(sig os.Signal) error { return s.cmd.Process.Signal(sig) }
+
+// Redis starts a Redis that keeps nothing on disk.
+func Redis(t testing.TB) *Server {
+	t.Helper()
+	program := Need(t, "redis-server")
+	s := &Server{t: t, Addr: FreePort(t)}
+	_, port, _ := net.SplitHostPort(s.Addr)
+	dir := t.TempDir()
+	s.make = func() *exec.Cmd {
+		return exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir,
+			"--logfile", filepath.Join(dir, "log"))
+	}
+	s.Up()
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// Postgres is a running PostgreSQL.
+type Postgres struct {
+	*Server
+}
+
+// URL is the address of one of its databases.
+func (p *Postgres) URL(database string) string {
+	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", p.Addr, database)
+}
+
+// debian keeps some of PostgreSQL's programs here.
+const debian = "/usr/lib/postgresql/*/bin"
+
+// StartPostgres starts a PostgreSQL in dir, which is to be removed afterwards, as an unprivileged user where this process is
+// root: PostgreSQL refuses root. Kill it after use.
+func StartPostgres(t testing.TB, dir string) *Postgres {
+	t.Helper()
+	initdb, postgres := Need(t, "initdb", debian), Need(t, "postgres", debian)
+	as := func(cmd *exec.Cmd) *exec.Cmd { return cmd }
+	if os.Getuid() == 0 {
+		uid, gid := nobody(t)
+		if err := os.Chown(dir, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+		as = func(cmd *exec.Cmd) *exec.Cmd {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+			cmd.Dir = dir
+			return cmd
+		}
+	}
+	data := filepath.Join(dir, "data")
+	if out, err := as(exec.Command(initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")).CombinedOutput(); err != nil {
+		t.Fatalf("initdb: %v\n%s", err, out)
+	}
+	s := &Server{t: t, Addr: FreePort(t)}
+	_, port, _ := net.SplitHostPort(s.Addr)
+	s.make = func() *exec.Cmd {
+		return as(exec.Command(postgres, "-D", data, "-p", port, "-k", dir, "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=400",
+			"-c", "shared_buffers=64MB", "-c", "logging_collector=off"))
+	}
+	s.Up()
+	return &Postgres{s}
+}
+
+// nobody is the user without rights.
+func nobody(t testing.TB) (uid, gid int) {
+	t.Helper()
+	raw, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if f := strings.Split(line, ":"); len(f) > 3 && f[0] == "nobody" {
+			uid, err = strconv.Atoi(f[2])
+			if err == nil {
+				gid, err = strconv.Atoi(f[3])
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return uid, gid
+		}
+	}
+	t.Fatal("there is no user nobody to run PostgreSQL as")
+	return 0, 0
+}
