@@ -10,13 +10,14 @@ import (
 
 	"parley/egress"
 	"parley/store"
+	"parley/stream"
 )
 
 // Settings are all that an operator can set, each as an environment variable or a flag of the same name (contract, section 1).
 type Settings struct {
 	Addr                 string        `name:"addr" aliases:"parley-addr" env:"PARLEY_ADDR" default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Listen address (default: ${default})."`
 	DatabaseURL          string        `name:"database-url" aliases:"parley-database-url" env:"PARLEY_DATABASE_URL" default:"file:parley.db" placeholder:"URL" help:"SQLite file (file:…) or postgres://… (default: ${default})."`
-	RedisURL             string        `name:"redis-url" aliases:"parley-redis-url" env:"PARLEY_REDIS_URL" default:"" placeholder:"URL" help:"redis:// or rediss://; empty: the embedded Redis."`
+	RedisURL             string        `name:"redis-url" aliases:"parley-redis-url" env:"PARLEY_REDIS_URL" default:"" placeholder:"URL" help:"redis:// or rediss://, with ?master_name=… for Sentinels and ?addr=… for a cluster; empty: the embedded Redis."`
 	BootstrapAPIKey      string        `name:"bootstrap-api-key" aliases:"parley-bootstrap-api-key" env:"PARLEY_BOOTSTRAP_API_KEY" default:"" placeholder:"sk_…" help:"API key of the first business; empty: generated on the first start and printed once."`
 	BootstrapToken       string        `name:"bootstrap-token" aliases:"parley-bootstrap-token" env:"PARLEY_BOOTSTRAP_TOKEN" default:"" placeholder:"at_…" help:"Access token of the first business; empty: generated on the first start and printed once."`
 	AllowPrivateWebhooks bool          `name:"allow-private-webhooks" aliases:"parley-allow-private-webhooks" env:"PARLEY_ALLOW_PRIVATE_WEBHOOKS" default:"false" negatable:"" help:"For development and tests alone: accept http:// and private or loopback webhook hosts (default: ${default})."`
@@ -58,8 +59,8 @@ func (s *Settings) Validate() error {
 		check(err == nil, "PARLEY_SECRET_KEY", "must be 32 bytes in base64 (openssl rand -base64 32 makes one)")
 	}
 	if s.RedisURL != "" {
-		u, err := url.Parse(s.RedisURL)
-		check(err == nil && (u.Scheme == "redis" || u.Scheme == "rediss"), "PARLEY_REDIS_URL", "must be redis://… or rediss://…")
+		err := stream.CheckURL(s.RedisURL)
+		check(err == nil, "PARLEY_REDIS_URL", fmt.Sprintf("is not usable: %v", err))
 	}
 	check(s.BootstrapAPIKey == "" || secretLike(s.BootstrapAPIKey, "sk_"), "PARLEY_BOOTSTRAP_API_KEY", "must begin with sk_")
 	check(s.BootstrapToken == "" || secretLike(s.BootstrapToken, "at_"), "PARLEY_BOOTSTRAP_TOKEN", "must begin with at_")

@@ -8,8 +8,8 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -28,8 +28,8 @@ type Entry struct {
 
 // Config is what a Stream is opened with.
 type Config struct {
-	URL string // `redis://…` or `rediss://…`; empty: the embedded Redis
-	// Receive gets what the reader has read, in order, in the reader's goroutine: it must not block.
+	URL string // of Redis, in one of the forms of connect; empty: the embedded Redis
+	// Receive gets what was read, in order within a business, one call at a time. It must not block.
 	Receive func([]Entry)
 	// Off switches the stream off, as if its Redis were away for good: a seam for tests.
 	Off bool
@@ -37,12 +37,9 @@ type Config struct {
 }
 
 const (
-	inlineBody    = 4 << 10     // larger documents are read from SQL
-	queuedBatches = 1024        // commits that wait to be published; beyond, they are dropped
-	pipelined     = 256         // entries a round trip at most
-	readCount     = 200         // entries a read
-	blockTime     = time.Second // a blocked XREAD does not notice that its context ended
-	retryAfter    = 250 * time.Millisecond
+	inlineBody    = 4 << 10 // larger documents are read from SQL
+	queuedBatches = 1024    // commits that wait to be published; beyond, they are dropped
+	pipelined     = 256     // entries a round trip at most
 )
 
 // Stream is the connection to Redis. Its methods are safe for concurrent use.
@@ -53,7 +50,8 @@ type Stream struct {
 	keys     []string
 	maxLen   int64
 	queue    chan []Entry
-	sound    atomic.Bool  // the reader reads
+	readers  []*reader
+	receive  sync.Mutex   // held while Config.Receive runs
 	losses   atomic.Int64 // how often entries were, or may have been, lost
 }
 
@@ -72,16 +70,21 @@ func Open(cfg Config) (*Stream, error) {
 		// One stream, and short: miniredis reads a stream from its head. A burst that outruns the reader is read from SQL.
 		s.embedded, s.client, s.maxLen, shards = e, e.client(), pipelined, 1
 	} else {
-		options, err := redis.ParseURL(cfg.URL)
+		client, err := connect(cfg.URL)
 		if err != nil {
-			return nil, errors.New("the Redis URL does not parse as redis://user:password@host:port/database or rediss://…")
+			return nil, err
 		}
-		options.MaxRetries = -1 // whoever calls knows better what to do without an answer
-		options.DialTimeout, options.ReadTimeout, options.WriteTimeout = 2*time.Second, 2*time.Second, 2*time.Second
-		s.client, s.maxLen = redis.NewClient(options), 10_000
+		s.client, s.maxLen = client, 10_000
 	}
 	for i := range shards {
 		s.keys = append(s.keys, fmt.Sprintf("parley:{%d}:events", i))
+	}
+	s.readers = []*reader{{s: s, keys: s.keys}}
+	if _, cluster := s.client.(*redis.ClusterClient); cluster {
+		s.readers = nil // a command's keys must be in one slot there
+		for _, key := range s.keys {
+			s.readers = append(s.readers, &reader{s: s, keys: []string{key}})
+		}
 	}
 	return s, nil
 }
@@ -93,7 +96,14 @@ func (s *Stream) Client() redis.UniversalClient { return s.client }
 func (s *Stream) Embedded() bool { return s.embedded != nil }
 
 // Ringing says whether what is published is being read just now.
-func (s *Stream) Ringing() bool { return s.sound.Load() }
+func (s *Stream) Ringing() bool {
+	for _, r := range s.readers {
+		if !r.sound.Load() {
+			return false
+		}
+	}
+	return true
+}
 
 // Losses counts the times that entries were, or may have been, lost. Who keeps count of sequences compares.
 func (s *Stream) Losses() int64 { return s.losses.Load() }
@@ -134,7 +144,9 @@ func (s *Stream) Run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.publish(ctx); return nil })
-	group.Go(func() error { s.read(ctx); return nil })
+	for _, r := range s.readers {
+		group.Go(func() error { r.run(ctx); return nil })
+	}
 	if s.embedded != nil {
 		group.Go(func() error { s.embedded.tick(ctx); return nil })
 	}
@@ -177,7 +189,9 @@ func (s *Stream) publish(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			// They are in SQL, and are found missing by their sequence.
 			s.losses.Add(1)
-			s.sound.Store(false)
+			for _, r := range s.readers {
+				r.sound.Store(false) // until it has read again
+			}
 			s.cfg.Log.Warn("publish to the stream", "entries", len(batch), "error", err)
 		}
 	}
@@ -219,120 +233,4 @@ func parseEntry(values map[string]any) (Entry, error) {
 		e.Deliveries = strings.Split(ids, ",")
 	}
 	return e, nil
-}
-
-// read follows every shard's stream from its present end.
-func (s *Stream) read(ctx context.Context) {
-	var at []string // the last id seen, by key; nil: to be found
-	for ctx.Err() == nil {
-		err := func() (err error) {
-			if at == nil {
-				if at, err = s.ends(ctx); err != nil {
-					return err
-				}
-				// What was published before this moment was not read: let the readers compare.
-				s.losses.Add(1)
-				s.sound.Store(true)
-			}
-			return s.readOnce(ctx, at)
-		}()
-		switch {
-		case errors.Is(err, redis.Nil): // nothing new
-			if err := s.checkEnds(ctx, &at); err == nil {
-				s.sound.Store(true)
-				continue
-			}
-		case err == nil:
-			s.sound.Store(true)
-			continue
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if s.sound.Swap(false) {
-			s.cfg.Log.Warn("the stream is away: going on from SQL", "error", err)
-		}
-		s.losses.Add(1)
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryAfter):
-		}
-	}
-}
-
-func (s *Stream) readOnce(ctx context.Context, at []string) error {
-	streams, err := s.client.XRead(ctx, &redis.XReadArgs{Streams: append(append([]string{}, s.keys...), at...), Count: readCount, Block: blockTime}).Result()
-	if err != nil {
-		return err
-	}
-	var entries []Entry
-	for _, stream := range streams {
-		for i, key := range s.keys {
-			if key == stream.Stream && len(stream.Messages) > 0 {
-				at[i] = stream.Messages[len(stream.Messages)-1].ID
-			}
-		}
-		for _, m := range stream.Messages {
-			entry, err := parseEntry(m.Values)
-			if err != nil {
-				s.cfg.Log.Error("read the stream", "key", stream.Stream, "id", m.ID, "error", err)
-				continue
-			}
-			entries = append(entries, entry)
-		}
-	}
-	s.cfg.Receive(entries)
-	return nil
-}
-
-// ends finds the last id of each stream.
-func (s *Stream) ends(ctx context.Context) ([]string, error) {
-	last := make([]*redis.XMessageSliceCmd, len(s.keys))
-	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, key := range s.keys {
-			last[i] = p.XRevRangeN(ctx, key, "+", "-", 1)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	at := make([]string, len(s.keys))
-	for i, cmd := range last {
-		at[i] = "0-0"
-		if messages := cmd.Val(); len(messages) > 0 {
-			at[i] = messages[0].ID
-		}
-	}
-	return at, nil
-}
-
-// checkEnds notices, when nothing is new, that a stream has gone back: a flushed or restarted Redis may give ids below those
-// seen, for which a reader would wait for ever.
-func (s *Stream) checkEnds(ctx context.Context, at *[]string) error {
-	ends, err := s.ends(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range ends {
-		if idBefore(ends[i], (*at)[i]) {
-			s.losses.Add(1)
-			(*at)[i] = "0-0" // whatever is there by now was not read
-		}
-	}
-	return nil
-}
-
-// idBefore compares two stream ids, `milliseconds-number`.
-func idBefore(a, b string) bool {
-	am, an := splitID(a)
-	bm, bn := splitID(b)
-	return am < bm || am == bm && an < bn
-}
-
-func splitID(id string) (ms, n uint64) {
-	left, right, _ := strings.Cut(id, "-")
-	ms, _ = strconv.ParseUint(left, 10, 64)
-	n, _ = strconv.ParseUint(right, 10, 64)
-	return ms, n
 }

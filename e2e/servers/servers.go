@@ -4,6 +4,7 @@
 package servers
 
 import (
+	"bufio"
 	"fmt"
 	"net"
 	"os"
@@ -100,17 +101,66 @@ func (s *Server) Signal(sig os.Signal) error { return s.cmd.Process.Signal(sig) 
 // Redis starts a Redis that keeps nothing on disk.
 func Redis(t testing.TB) *Server {
 	t.Helper()
+	return startRedis(t, nil)
+}
+
+// RedisCluster starts a cluster of one node, which holds all slots, and refuses commands over more than one as any cluster does.
+func RedisCluster(t testing.TB) *Server {
+	t.Helper()
+	s := startRedis(t, []string{"--cluster-enabled", "yes"})
+	s.command("CLUSTER ADDSLOTSRANGE 0 16383")
+	return s
+}
+
+// RedisSentinel starts a Redis and a Sentinel that watches it under the name main, and returns the Sentinel.
+func RedisSentinel(t testing.TB) (sentinel, redis *Server) {
+	t.Helper()
+	redis = startRedis(t, nil)
+	host, port, _ := net.SplitHostPort(redis.Addr)
+	program := Need(t, "redis-server")
+	sentinel = &Server{t: t, Addr: FreePort(t)}
+	_, own, _ := net.SplitHostPort(sentinel.Addr)
+	config := filepath.Join(t.TempDir(), "sentinel.conf")
+	text := fmt.Sprintf("port %s\nbind 127.0.0.1\nsentinel monitor main %s %s 1\n", own, host, port)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sentinel.make = func() *exec.Cmd { return exec.Command(program, config, "--sentinel") }
+	sentinel.Up()
+	t.Cleanup(sentinel.Kill)
+	return sentinel, redis
+}
+
+func startRedis(t testing.TB, args []string) *Server {
+	t.Helper()
 	program := Need(t, "redis-server")
 	s := &Server{t: t, Addr: FreePort(t)}
 	_, port, _ := net.SplitHostPort(s.Addr)
 	dir := t.TempDir()
 	s.make = func() *exec.Cmd {
-		return exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir,
-			"--logfile", filepath.Join(dir, "log"))
+		return exec.Command(program, append([]string{
+			"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir, "--logfile", filepath.Join(dir, "log"),
+		}, args...)...)
 	}
 	s.Up()
 	t.Cleanup(s.Kill)
 	return s
+}
+
+// command sends Redis one command, in its inline form, and takes an answer of one line.
+func (s *Server) command(line string) {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", s.Addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := fmt.Fprintf(conn, "%s\r\n", line); err != nil {
+		s.t.Fatal(err)
+	}
+	if answer, err := bufio.NewReader(conn).ReadString('\n'); err != nil || answer[0] == '-' {
+		s.t.Fatalf("%s: %s %v", line, answer, err)
+	}
 }
 
 // Postgres is a running PostgreSQL.
