@@ -158,7 +158,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 		return nil, err
 	}
 	config := store.Config{
-		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, FirstLease: webhook.Lease(s.DeliveryTimeout),
+		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention, FirstLease: webhook.Lease(s.DeliveryTimeout),
 		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL), NewSecret: egress.NewSecret,
 		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Ended: func(business string) { p.stream.PublishDeliveries(business) }, Log: log,
 	}
@@ -242,6 +242,7 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return p.stream.Run(background) })
 	group.Go(func() error { return p.hub.Run(background) })
 	group.Go(func() error { return p.runner.Run(background) })
+	group.Go(func() error { return p.store.RunRetention(background) })
 	working, endWork := context.WithCancel(background)
 	defer endWork()
 	worked := make(chan struct{})

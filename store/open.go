@@ -31,6 +31,7 @@ type Config struct {
 
 	SessionTTL    time.Duration // sliding time-to-live of a session
 	FirstLease    time.Duration // how long a fresh delivery is left to the stream before it is due in SQL
+	Retention     time.Duration // how long events, deliveries and messages are kept
 	MaxEndpoints  int           // enabled endpoints a business; 0: 100
 	CheckURL      func(raw string) Faults
 	CheckModelURL func(raw string) Faults
