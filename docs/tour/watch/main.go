@@ -53,7 +53,8 @@ func watch(url, token string) error {
 			edge, _ := data["events"].(map[string]any)
 			node, _ := edge["node"].(map[string]any)
 			detail, _ := node["data"].(map[string]any)
-			fmt.Println(node["timestamp"], node["type"], node["direction"], node["channel"], detail["text"])
+			text, _ := detail["text"].(string) // of messages
+			fmt.Println(node["timestamp"], node["type"], node["direction"], node["channel"], text)
 		default:
 			return fmt.Errorf("%s: %v", m.Type, m.Payload)
 		}
