@@ -16,7 +16,7 @@ import (
 func TestCrashUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := start(t, "PARLEY_DELIVERY_RETRIES=5")
-	s.env = append(s.env, "PARLEY_ADDR="+s.url[len("http://"):]) // the same address after each start
+	s.env = append(s.env, "PARLEY_ADDR="+s.url()[len("http://"):]) // the same address after each start
 	var mu sync.Mutex
 	arrived := map[string]bool{} // message ids at the receiver
 	requests := 0

@@ -203,7 +203,7 @@ func TestWebSocketDoors(t *testing.T) {
 		"an unknown thing": {[]object{{"type": "hello"}}, 4400},
 	} {
 		dialer := websocket.Dialer{Subprotocols: []string{"graphql-transport-ws"}}
-		conn, _, err := dialer.Dial("ws"+strings.TrimPrefix(s.url, "http")+"/graphql", nil)
+		conn, _, err := dialer.Dial("ws"+strings.TrimPrefix(s.url(), "http")+"/graphql", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -59,7 +59,7 @@ func TestTour(t *testing.T) {
 			}
 		}
 	}
-	watching := run("watch", "-url", "ws"+strings.TrimPrefix(s.url, "http")+"/graphql", "-token", token)
+	watching := run("watch", "-url", "ws"+strings.TrimPrefix(s.url(), "http")+"/graphql", "-token", token)
 	watching("watching")
 	addr := servers.FreePort(t)
 	_, secret := s.register("http://"+addr+"/hook", "message.created", "run.finished")

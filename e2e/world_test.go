@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -46,13 +47,13 @@ func TestMain(m *testing.M) {
 
 // server is a running Parley.
 type server struct {
-	t      *testing.T
-	dir    string
-	env    []string
-	cmd    *exec.Cmd
-	url    string
-	exited chan struct{}
-	code   int
+	t       *testing.T
+	dir     string
+	env     []string
+	cmd     *exec.Cmd
+	address atomic.Pointer[string] // changes with a start, while clients of the last one may still be calling
+	exited  chan struct{}
+	code    int
 }
 
 const (
@@ -105,8 +106,9 @@ func (s *server) up() {
 			s.t.Fatalf("the server ended with %d:\n%s", s.code, s.log())
 		default:
 		}
-		s.url = address.FindString(s.stdout())
-		return s.url != ""
+		url := address.FindString(s.stdout())
+		s.address.Store(&url)
+		return url != ""
 	})
 	s.waitReady()
 }
@@ -126,7 +128,7 @@ func (s *server) file(name string) string {
 func (s *server) waitReady() {
 	s.t.Helper()
 	eventually(s.t, "ready", func() bool {
-		res, err := http.Get(s.url + "/readyz")
+		res, err := http.Get(s.url() + "/readyz")
 		if err != nil {
 			return false
 		}
@@ -182,6 +184,9 @@ func (s *server) wait() int {
 	return s.code
 }
 
+// url is where the server was last heard of.
+func (s *server) url() string { return *s.address.Load() }
+
 // object is a JSON object as a client sees it.
 type object = map[string]any
 
@@ -220,7 +225,7 @@ func (s *server) call(method, path string, header http.Header, body string) (int
 }
 
 func (s *server) try(ctx context.Context, method, path string, header http.Header, body string) (int, http.Header, []byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, s.url()+path, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, nil, err
 	}
@@ -303,7 +308,7 @@ type subscriber struct {
 func (s *server) dial(token string) *websocket.Conn {
 	s.t.Helper()
 	dialer := websocket.Dialer{Subprotocols: []string{"graphql-transport-ws"}, HandshakeTimeout: patience}
-	conn, _, err := dialer.Dial("ws"+strings.TrimPrefix(s.url, "http")+"/graphql", nil)
+	conn, _, err := dialer.Dial("ws"+strings.TrimPrefix(s.url(), "http")+"/graphql", nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
