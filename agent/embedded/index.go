@@ -2,164 +2,186 @@ package embedded
 
 import (
 	"math"
-	"strings"
-	"unicode"
-
-	"github.com/kljensen/snowball/english"
+	"slices"
 
 	"parley/store"
 )
 
-// BM25's parameters, at their usual values, and what a title's words count beside those of the text.
+// BM25's parameters, at their usual values, and how much more a word says that stands in the title: titles name the subject.
 const (
-	k1          = 1.2
-	b           = 0.75
-	titleWeight = 2
-	elsewhere   = 0.4 // what a known word that a doc lacks weighs against it, beside an unknown one
+	k1         = 1.2
+	b          = 0.75
+	titleBoost = 1.5
 )
 
-// index is what is known of one version of an agent.
+// How long a passage may become. A short snippet is one passage: its sentences explain each other. A long one has many subjects,
+// and as one passage it would know some of the words of every question.
+const (
+	wholeSnippet   = 12 // sentences; a longer snippet is cut into passages of at most so many
+	passageAtLeast = 4  // sentences, before an empty line ends a passage
+)
+
+// index is what is known of one version of an agent. It never changes.
 type index struct {
-	docs  []doc
-	known map[string]float64 // how rare each stem is among the docs: BM25's idf
-	rare  float64            // the idf of a stem that no doc has
-	mean  float64            // length of a doc
+	terms    map[string]int32 // each stem's number
+	idf      []float64        // how rare each is among the passages
+	postings [][]posting      // the passages that each stands in
+	passages []passage
+	rare     float64             // the idf of a stem that no passage has
+	spelling map[byte][]spelling // the texts' words by their first letter, to mend slips with
 }
 
-// doc is a snippet: what is found. Its sentences are what is quoted.
-type doc struct {
-	counts    map[string]float64
-	length    float64
-	sentences []sentence
+type posting struct {
+	passage int32
+	titled  bool    // the stem stands in the passage's title
+	weight  float64 // of the stem in the passage, but for its idf: BM25's second factor
 }
 
-type sentence struct {
+// passage is what is found: a snippet, or a part of one. Its quotes are what is answered.
+type passage struct {
+	quotes []quote
+	title  []int32 // the stems that its title has and none of its quotes
+}
+
+// quote is a sentence that can be quoted.
+type quote struct {
 	text  string
-	stems map[string]bool
+	terms []int32 // the stems that it answers to, ascending
 }
 
 func newIndex(agent *store.Agent) *index {
-	x := &index{known: map[string]float64{}}
+	x := &builder{index: index{terms: map[string]int32{}, spelling: map[byte][]spelling{}}, spelt: map[string]bool{}}
 	for _, k := range agent.Knowledge {
-		x.add(k.Title, sentences(k.Text))
+		x.addSnippet(k)
 	}
-	var facts []string
 	for _, s := range sentences(agent.Prompt) {
-		if !instruction.MatchString(s) {
-			facts = append(facts, s)
+		if s.role == statement && !instruction.MatchString(s.text) {
+			x.addPassage(nil, []sentence{s}) // a prompt has no title to hold its facts together: each stands alone
 		}
 	}
-	for _, f := range facts { // a prompt has no title to hold its facts together: each stands alone
-		x.add("", []string{f})
+	return x.finish()
+}
+
+// builder makes an index. In it a posting's weight still is a count.
+type builder struct {
+	index
+	lengths []float64       // of each passage, in words
+	spelt   map[string]bool // the words that stand in spelling
+}
+
+// addSnippet cuts a snippet into passages.
+func (x *builder) addSnippet(k store.Knowledge) {
+	all := sentences(k.Text)
+	title := telling(words(k.Title))
+	if len(all) <= wholeSnippet {
+		x.addPassage(title, all)
+		return
 	}
-	for _, d := range x.docs {
-		x.mean += d.length / float64(len(x.docs))
-		for stem := range d.counts {
-			x.known[stem]++
+	above := title
+	begin := 0
+	for i, s := range all {
+		if n := i - begin; s.role == heading || n == wholeSnippet || s.gap && n >= passageAtLeast {
+			x.addPassage(above, all[begin:i])
+			begin = i
+		}
+		if s.role == heading {
+			above = append(slices.Clone(title), telling(words(s.text))...)
 		}
 	}
-	idf := func(docs float64) float64 { return math.Log(1 + (float64(len(x.docs))-docs+0.5)/(docs+0.5)) }
-	for stem, docs := range x.known {
-		x.known[stem] = idf(docs)
+	x.addPassage(above, all[begin:])
+}
+
+// addPassage indexes sentences under a title. What they ask or open is not quoted, but its words lead to what is.
+func (x *builder) addPassage(title []term, sentences []sentence) {
+	var p passage
+	counts := map[int32]float64{}
+	length := 0.0
+	count := func(terms []term) []int32 {
+		ids := make([]int32, len(terms))
+		for i, t := range terms {
+			ids[i] = x.number(t)
+			counts[ids[i]]++
+			length++
+		}
+		return ids
+	}
+	titled := map[int32]bool{}
+	for _, id := range count(title) {
+		titled[id] = true
+	}
+	var asked, opened []int32
+	quoted := map[int32]bool{}
+	for _, s := range sentences {
+		if s.gap {
+			opened = nil
+		}
+		ids := count(telling(words(s.text)))
+		switch s.role {
+		case question:
+			asked = append(asked, ids...)
+		case opener:
+			opened = ids
+		case heading:
+			opened = nil
+		case statement:
+			ids = append(append(ids, asked...), opened...)
+			asked = nil
+			slices.Sort(ids)
+			ids = slices.Clip(slices.Compact(ids))
+			p.quotes = append(p.quotes, quote{s.text, ids})
+			for _, id := range ids {
+				quoted[id] = true
+			}
+		}
+	}
+	if len(p.quotes) == 0 {
+		return
+	}
+	number := int32(len(x.passages))
+	for id, n := range counts {
+		if titled[id] && !quoted[id] {
+			p.title = append(p.title, id)
+		}
+		x.postings[id] = append(x.postings[id], posting{number, titled[id], n})
+	}
+	slices.Sort(p.title)
+	x.passages = append(x.passages, p)
+	x.lengths = append(x.lengths, length)
+}
+
+// number is that of the term's stem, a new one if it has none yet.
+func (x *builder) number(t term) int32 {
+	id, ok := x.terms[t.stem]
+	if !ok {
+		id = int32(len(x.postings))
+		x.terms[t.stem] = id
+		x.postings = append(x.postings, nil)
+	}
+	if len(t.word) >= shortestRoot && !x.spelt[t.word] {
+		x.spelt[t.word] = true
+		x.spelling[t.word[0]] = append(x.spelling[t.word[0]], spelling{t.word, id})
+	}
+	return id
+}
+
+// finish turns counts into weights.
+func (x *builder) finish() *index {
+	all := float64(len(x.passages))
+	idf := func(passages int) float64 { return math.Log(1 + (all-float64(passages)+0.5)/(float64(passages)+0.5)) }
+	mean := 0.0
+	for _, n := range x.lengths {
+		mean += n / all
+	}
+	x.idf = make([]float64, len(x.postings))
+	for id, in := range x.postings {
+		x.idf[id] = idf(len(in))
+		for i, p := range in {
+			in[i].weight = p.weight * (k1 + 1) / (p.weight + k1*(1-b+b*x.lengths[p.passage]/mean))
+			if p.titled {
+				in[i].weight *= titleBoost
+			}
+		}
 	}
 	x.rare = idf(0)
-	return x
+	return &x.index
 }
-
-func (x *index) add(title string, texts []string) {
-	d := doc{counts: map[string]float64{}}
-	count := func(words []string, weight float64) {
-		for _, stem := range stems(words) {
-			d.counts[stem] += weight
-			d.length += weight
-		}
-	}
-	count(words(title), titleWeight)
-	for _, text := range texts {
-		w := words(text)
-		count(w, 1)
-		s := sentence{text: text, stems: map[string]bool{}}
-		for _, stem := range stems(w) {
-			s.stems[stem] = true
-		}
-		d.sentences = append(d.sentences, s)
-	}
-	if len(d.sentences) > 0 {
-		x.docs = append(x.docs, d)
-	}
-}
-
-// score is BM25 of the doc for the query, and its coverage: the share of the query's weight that the doc knows. A word of which
-// the agent's other texts know weighs less against it, since it says that the message is on the agent's subject.
-func (x *index) score(d *doc, query []string) (score, coverage float64) {
-	total := 0.0
-	for _, stem := range query {
-		weight, known := x.known[stem]
-		n := d.counts[stem]
-		if n > 0 {
-			score += weight * n * (k1 + 1) / (n + k1*(1-b+b*d.length/x.mean))
-		}
-		switch {
-		case asking[stem], !known && isNumber(stem):
-		case n > 0:
-			coverage += weight
-			total += weight
-		case known:
-			total += elsewhere * weight
-		default:
-			total += x.rare
-		}
-	}
-	if total == 0 {
-		return 0, 0
-	}
-	return score, coverage / total
-}
-
-// isNumber matches the numbers of orders, telephones and the like, which no text can know.
-func isNumber(stem string) bool {
-	return len(stem) >= 4 && strings.Trim(stem, "0123456789") == ""
-}
-
-// words are a text's words in lower case. One with hyphens counts whole and in its parts: an e-mail is an email.
-func words(text string) []string {
-	text = strings.ReplaceAll(strings.ToLower(text), "’", "'")
-	var out []string
-	for _, w := range strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '\'' && r != '-' }) {
-		if parts := strings.Split(w, "-"); len(parts) > 1 {
-			out = append(append(out, parts...), strings.Join(parts, ""))
-		} else {
-			out = append(out, w)
-		}
-	}
-	return out
-}
-
-// stems reduces words to the stems of those that say something, each as often as it comes.
-func stems(words []string) []string {
-	out := make([]string, 0, len(words))
-	for _, w := range words {
-		w = strings.Trim(w, "'")
-		if before, _, ok := strings.Cut(w, "'"); ok {
-			w = before // shop's, I'd
-		}
-		if len(w) < 2 || stopWords[w] {
-			continue
-		}
-		out = append(out, english.Stem(w, false))
-	}
-	return out
-}
-
-// stopWords say nothing about the subject of a message.
-var stopWords = set(strings.Fields(`a about after all also am an and any are as at be because been before being between both but by can cannot could
-	did do does doing don doesn didn won isn aren wasn couldn shouldn down during each else few for from further get gets getting got had has have
-	having he her here hers him his how i i'd i'll i'm i've if in into is it its just let like me more most my myself need no nor not now of off on
-	once one only or other our ours out over own please same she should so some something such tell than that the their theirs them then there
-	these they thing things this those through to too under until up us very want wanted was we were what which while whom why
-	will with would yes you your yours hello hi hey thanks thank know many take takes give go goes going
-	ll ve re ok okay maybe really actually possible way anyone anything else check find look see show ask say explain wonder question`)...)
-
-// asking are the stems that say how something is asked for. They help to find where it is answered, and say nothing about
-// whether it is.
-var asking = set(stems(strings.Fields("when where who come long much cost price"))...)

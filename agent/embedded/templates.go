@@ -2,14 +2,15 @@ package embedded
 
 // The templates are all that the model says in its own words.
 const (
-	DontKnow = "I'm sorry, I don't know that."
-	Greeting = "Hello! How can I help you?"
-	Welcome  = "You're welcome!"
-	Farewell = "Goodbye!"
+	DontKnow      = "I'm sorry, I don't know that."
+	DontKnowShort = "I don't know." // where a channel's maximum length leaves no room for the other
+	Greeting      = "Hello! How can I help you?"
+	Welcome       = "You're welcome!"
+	Farewell      = "Goodbye!"
 )
 
 // Templates are all of them.
-var Templates = []string{DontKnow, Greeting, Welcome, Farewell}
+var Templates = []string{DontKnow, DontKnowShort, Greeting, Welcome, Farewell}
 
 // courtesies are the words of messages that say nothing else, with the template that answers them. The first one found in
 // this order decides.
@@ -23,7 +24,8 @@ var courtesies = []struct {
 }
 
 // fillers may stand beside a courtesy without making it a question.
-var fillers = set("good", "day", "there", "you", "very", "much", "so", "a", "lot", "and", "for", "your", "help", "have", "nice", "everyone", "all", "dear")
+var fillers = set("good", "day", "there", "you", "very", "much", "so", "a", "lot", "and", "for", "your", "help", "have", "nice", "everyone", "all", "dear",
+	"how", "are", "that's", "that", "is", "was", "great", "perfect", "ok", "okay", "again", "then", "see", "later")
 
 func set(words ...string) map[string]bool {
 	s := make(map[string]bool, len(words))

@@ -1,41 +1,40 @@
 package embedded
 
-// mendable is how long a word must be for a slip in it to be mended: shorter ones are too near to each other.
 const (
-	mendable   = 5
-	mendedMost = 8 // words of a message
+	mendable     = 5 // letters a word must have for a slip in it to be mended: shorter ones are too near to each other
+	shortestRoot = 4 // letters that words with different endings must share
+	mostMended   = 8 // words of a message that are tried
 )
 
-// mended replaces the stems that no text of the agent has, and that are one slip away from exactly one that it has.
-func (x *index) mended(query []string) []string {
-	out := make([]string, 0, len(query))
-	tries := 0
-	for _, stem := range query {
-		if _, known := x.known[stem]; !known && len(stem) >= mendable && tries < mendedMost {
-			tries++
-			var near string
-			found := 0
-			for candidate := range x.known {
-				if len(candidate) >= mendable && oneSlip(stem, candidate) || ending(stem, candidate) {
-					near = candidate
-					found++
-				}
-			}
-			if found == 1 {
-				stem = near
-			}
-		}
-		out = append(out, stem)
-	}
-	return distinct(out)
+// spelling is a word of the texts, and its stem's number.
+type spelling struct {
+	word string
+	id   int32
 }
 
-// ending says whether two stems are one word with another ending, which the stemmer does not know: itchy, and itch.
+// mended is the stem of the word that is one slip away from one that stands in no text of the agent, if there is exactly one
+// such stem. The first letter must be right: that keeps the search short, and people seldom get it wrong.
+func (x *index) mended(word string) (id int32, ok bool) {
+	if len(word) < mendable {
+		return 0, false
+	}
+	for _, s := range x.spelling[word[0]] {
+		if len(s.word) >= mendable && oneSlip(word, s.word) || ending(word, s.word) {
+			if ok && id != s.id {
+				return 0, false
+			}
+			id, ok = s.id, true
+		}
+	}
+	return id, ok
+}
+
+// ending says whether two words are one with another ending, which the stemmer does not know: itchy, and itch.
 func ending(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a
 	}
-	return len(a) >= 4 && len(b)-len(a) <= 2 && b[:len(a)] == a
+	return len(a) >= shortestRoot && len(b)-len(a) <= 2 && b[:len(a)] == a
 }
 
 // oneSlip says whether a is b but for one letter too many, missing, or wrong, or two that changed places.
