@@ -265,13 +265,11 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	endWork()
+	// The doors stay open while turns end: their callers, on sockets too, get their answers, and new ones are told why not.
+	drain, cancelDrain := context.WithTimeout(stop, drainLimit)
+	defer cancelDrain()
+	p.runner.Drain(drain)
 	var stopping errgroup.Group
-	stopping.Go(func() error {
-		drain, cancel := context.WithTimeout(stop, drainLimit)
-		defer cancel()
-		p.runner.Drain(drain)
-		return nil
-	})
 	stopping.Go(func() error { return server.Shutdown(stop) })
 	stopping.Go(func() error { return p.graphql.Shutdown(stop) })
 	err := stopping.Wait()

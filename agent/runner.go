@@ -75,6 +75,9 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	if err := in.Faults().Err(); err != nil {
 		return nil, err
 	}
+	if in.SessionID != nil && *in.SessionID == "" {
+		return nil, store.ErrSessionNotFound // "" is no session; who wants a new one leaves it out
+	}
 	if in.IdempotencyKey != nil {
 		return nil, store.Refuse(store.CodeUnavailable, NotImplemented, "this version of Parley takes no idempotency key: leave it out")
 	}
