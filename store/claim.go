@@ -48,6 +48,18 @@ func (s *Store) FreshJobs(ctx context.Context, events []string) ([]*Job, error) 
 	return jobs, nil
 }
 
+// Overtaken reads which of these endpoints have first attempts that are due in SQL, held by nobody: what is fresh must not
+// overtake those.
+func (s *Store) Overtaken(ctx context.Context, endpoints []string) ([]string, error) {
+	var ids []string
+	err := s.read.NewRaw(`SELECT e.id FROM endpoints e WHERE e.id IN (?) AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id
+		AND d.next_attempt_at <= ? AND d.attempts = 0 AND NOT d.leased)`, bun.List(endpoints), Now()).Scan(ctx, &ids)
+	if err != nil {
+		return nil, fmt.Errorf("read which endpoints have deliveries waiting: %w", err)
+	}
+	return ids, nil
+}
+
 // Reread reads again what a job is sent with, for one that has waited in memory, and says whether it still waits: its endpoint
 // may have been disabled, deleted, or given another address or secret meanwhile.
 func (s *Store) Reread(ctx context.Context, job *Job) (waits bool, err error) {

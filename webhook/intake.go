@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"parley/store"
 	"parley/stream"
 )
 
@@ -98,6 +99,10 @@ func (in *intake) hand(ctx context.Context, events []string, documents map[strin
 		if err == nil {
 			jobs, err = in.w.withDocuments(ctx, jobs, documents)
 		}
+		var overtaken []string
+		if err == nil && len(jobs) > 0 {
+			overtaken, err = in.w.cfg.Store.Overtaken(ctx, endpointsOf(jobs))
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				in.w.cfg.Log.Warn("read fresh deliveries: they are due when their leases end", "events", n, "error", err)
@@ -106,7 +111,7 @@ func (in *intake) hand(ctx context.Context, events []string, documents map[strin
 		}
 		if len(jobs) > 0 {
 			select {
-			case in.w.arrivals <- jobs:
+			case in.w.arrivals <- arrival{jobs, overtaken}:
 			case <-ctx.Done():
 				// They stay leased to nobody: give them back.
 				_ = in.w.cfg.Store.Release(context.WithoutCancel(ctx), ids(jobs))
@@ -115,6 +120,16 @@ func (in *intake) hand(ctx context.Context, events []string, documents map[strin
 		}
 		events = events[n:]
 	}
+}
+
+func endpointsOf(jobs []*store.Job) []string {
+	var out []string
+	for _, j := range jobs {
+		if !slices.Contains(out, j.EndpointID) {
+			out = append(out, j.EndpointID)
+		}
+	}
+	return out
 }
 
 // look compares every business's sequence with what was taken in, and takes in what is missing. At the start it only notes

@@ -29,7 +29,6 @@ type Config struct {
 const (
 	tokens        = 64                     // attempts that are young
 	youth         = 200 * time.Millisecond // an older attempt hands its token back
-	fresh         = time.Second            // a job that has waited longer is read again before it is sent
 	maxBacklog    = 10_000                 // deliveries in memory
 	maxInFlight   = 4096                   // attempts at once, slow ones too
 	claimEvery    = 500 * time.Millisecond
@@ -43,7 +42,7 @@ type Worker struct {
 	cfg      Config
 	inbox    chan []stream.Entry
 	lost     atomic.Int64 // entries that did not fit into the inbox
-	arrivals chan []*store.Job
+	arrivals chan arrival
 	ended    chan ended
 	outcomes chan *store.Outcome
 	intake   intake // of the goroutine that takes in
@@ -61,6 +60,13 @@ type Worker struct {
 	parked  map[string]*lane // the lanes that are fed from SQL alone
 }
 
+// arrival are fresh deliveries, and the endpoints that have older ones waiting in SQL: their lanes are fed from there, so that
+// nothing is overtaken.
+type arrival struct {
+	jobs      []*store.Job
+	overtaken []string
+}
+
 // ended is an attempt that is over.
 type ended struct {
 	job     *store.Job
@@ -75,7 +81,7 @@ func New(cfg Config) *Worker {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	w := &Worker{
-		cfg: cfg, inbox: make(chan []stream.Entry, 256), arrivals: make(chan []*store.Job, 16), ended: make(chan ended, maxInFlight),
+		cfg: cfg, inbox: make(chan []stream.Entry, 256), arrivals: make(chan arrival, 16), ended: make(chan ended, maxInFlight),
 		outcomes: make(chan *store.Outcome, maxInFlight), lanes: map[string]*lane{}, parked: map[string]*lane{},
 	}
 	w.intake = intake{w: w, last: map[string]int64{}}
@@ -123,8 +129,8 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.asked, w.letGo = true, nil
 		case c := <-claims:
 			w.claimedJobs(c, time.Now())
-		case jobs := <-w.arrivals:
-			w.arrived(jobs)
+		case a := <-w.arrivals:
+			w.arrived(a)
 		case e := <-w.ended:
 			w.attemptEnded(e)
 		case <-ticker.C:
@@ -148,8 +154,8 @@ func (w *Worker) drain(cut context.CancelCauseFunc, claims <-chan claimed) {
 	for c := range claims {
 		w.claimedJobs(c, time.Now())
 	}
-	for jobs := range w.arrivals {
-		w.letGo = append(w.letGo, jobs...)
+	for a := range w.arrivals {
+		w.letGo = append(w.letGo, a.jobs...)
 	}
 	limit := time.AfterFunc(w.cfg.Drain, func() { cut(errCut) })
 	defer limit.Stop()
@@ -184,8 +190,13 @@ func (w *Worker) laneOf(endpoint string) *lane {
 }
 
 // arrived queues fresh deliveries, or gives them back to SQL where their lane is fed from there or memory is full.
-func (w *Worker) arrived(jobs []*store.Job) {
-	for _, job := range jobs {
+func (w *Worker) arrived(a arrival) {
+	if !w.cfg.NoPoll {
+		for _, endpoint := range a.overtaken {
+			w.park(w.laneOf(endpoint))
+		}
+	}
+	for _, job := range a.jobs {
 		l := w.laneOf(job.EndpointID)
 		if !l.parked && (w.backlog >= maxBacklog || len(l.queue) >= laneQueue) {
 			w.park(l)
@@ -265,7 +276,7 @@ func (w *Worker) dispatch(ctx context.Context) {
 
 // deliver makes one attempt and decides what follows from it.
 func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) ended {
-	if store.Now().Sub(job.ReadAt) > fresh {
+	if store.Now().Sub(job.ReadAt) > 0 { // it has waited here, however shortly
 		waits, err := w.cfg.Store.Reread(ctx, job)
 		if err != nil {
 			w.cfg.Log.Warn("send a delivery: it is due again when its lease ends", "error", err)
