@@ -37,6 +37,7 @@ func (g *gate) authenticate(next http.Handler) http.Handler {
 	})
 }
 
+// viewer is who a secret belongs to, with the call counted.
 func (g *gate) viewer(ctx context.Context, kind store.CredentialKind, secret string) (*store.Viewer, error) {
 	v, err := g.store.Authenticate(ctx, kind, secret)
 	switch {
@@ -45,16 +46,31 @@ func (g *gate) viewer(ctx context.Context, kind store.CredentialKind, secret str
 	case err != nil:
 		g.log.ErrorContext(ctx, "authenticate", "error", err)
 		return nil, store.ErrUnavailable
-	case g.limiter == nil:
-		return v, nil
+	}
+	return v, g.admit(ctx, v)
+}
+
+// admit counts a call against the viewer's rate limit.
+func (g *gate) admit(ctx context.Context, v *store.Viewer) error {
+	if g.limiter == nil {
+		return nil
 	}
 	if wait := g.limiter.Allow(ctx, v.Credential.ID); wait > 0 {
-		return nil, &store.Error{
+		return &store.Error{
 			Code: store.CodeRateLimited, Reason: "rate_limited", Message: "this credential has made too many requests",
 			RetryAfter: int(math.Ceil(wait.Seconds())),
 		}
 	}
-	return v, nil
+	return nil
+}
+
+// admitViewer counts an operation on a WebSocket: a socket is not a way around the limit.
+func (g *gate) admitViewer(ctx context.Context) error {
+	v, err := store.ViewerOf(ctx)
+	if err != nil {
+		return err
+	}
+	return g.admit(ctx, v)
 }
 
 func bearer(header string) string {
@@ -67,22 +83,21 @@ func bearer(header string) string {
 
 // connect authenticates a WebSocket by its connection_init payload, or else by the headers of its request.
 func (g *gate) connect(ctx context.Context, payload map[string]any) (context.Context, error) {
+	v, err := g.viewerOfSocket(ctx, payload)
+	if err != nil {
+		return nil, err
+	}
+	return store.WithViewer(ctx, v, nil), nil
+}
+
+func (g *gate) viewerOfSocket(ctx context.Context, payload map[string]any) (*store.Viewer, error) {
 	if header, ok := payload["Authorization"].(string); ok {
-		v, err := g.viewer(ctx, store.KindAccessToken, bearer(header))
-		if err != nil {
-			return nil, err
-		}
-		return store.WithViewer(ctx, v, nil), nil
+		return g.viewer(ctx, store.KindAccessToken, bearer(header))
 	}
 	if key, ok := payload["X-API-Key"].(string); ok {
-		v, err := g.viewer(ctx, store.KindAPIKey, key)
-		if err != nil {
-			return nil, err
-		}
-		return store.WithViewer(ctx, v, nil), nil
+		return g.viewer(ctx, store.KindAPIKey, key)
 	}
-	_, err := store.ViewerOf(ctx)
-	return ctx, err
+	return store.ViewerOf(ctx)
 }
 
 // revoked says whether the credential of a socket has been revoked. While the database is away nobody knows, and it stays.

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"parley/egress"
+	"parley/graph"
 	"parley/store"
 	"parley/stream"
 )
@@ -35,6 +37,12 @@ type Settings struct {
 	OpenAIModel          string        `name:"openai-model" aliases:"parley-openai-model" env:"PARLEY_OPENAI_MODEL" default:"gpt-4.1-mini" placeholder:"NAME" help:"The model of agents on OPENAI that name none (default: ${default})."`
 	AnthropicKey         string        `name:"anthropic-api-key" env:"ANTHROPIC_API_KEY" default:"" placeholder:"KEY" help:"Anthropic: the key."`
 	EmbeddedModelLatency time.Duration `name:"embedded-model-latency" aliases:"parley-embedded-model-latency" env:"PARLEY_EMBEDDED_MODEL_LATENCY" default:"0s" placeholder:"DURATION" help:"The embedded model waits this long before it answers: for tests and demos (default: ${default})."`
+
+	GraphQLMaxTokens     int `name:"graphql-max-tokens" aliases:"parley-graphql-max-tokens" env:"PARLEY_GRAPHQL_MAX_TOKENS" default:"10000" placeholder:"N" help:"GraphQL: tokens of a document (default: ${default})."`
+	GraphQLMaxDepth      int `name:"graphql-max-depth" aliases:"parley-graphql-max-depth" env:"PARLEY_GRAPHQL_MAX_DEPTH" default:"15" placeholder:"N" help:"GraphQL: levels of nested fields (default: ${default})."`
+	GraphQLMaxAliases    int `name:"graphql-max-aliases" aliases:"parley-graphql-max-aliases" env:"PARLEY_GRAPHQL_MAX_ALIASES" default:"100" placeholder:"N" help:"GraphQL: aliases in a document (default: ${default})."`
+	GraphQLMaxRootFields int `name:"graphql-max-root-fields" aliases:"parley-graphql-max-root-fields" env:"PARLEY_GRAPHQL_MAX_ROOT_FIELDS" default:"20" placeholder:"N" help:"GraphQL: fields at the root of an operation (default: ${default})."`
+	GraphQLMaxCost       int `name:"graphql-max-cost" aliases:"parley-graphql-max-cost" env:"PARLEY_GRAPHQL_MAX_COST" default:"20000" placeholder:"N" help:"GraphQL: fields that an operation's answer may hold, with its lists as long as asked for (default: ${default})."`
 
 	// Seams for tests, which show that SQL and the stream each carry the events without the other.
 	noPolling, noStream bool
@@ -73,6 +81,8 @@ func (s *Settings) Validate() error {
 	check(err == nil, "PARLEY_RATE_LIMIT", "must be a whole number of requests a minute, at least 1")
 	check(s.Retention >= time.Hour, "PARLEY_RETENTION", "must be 1h or more")
 	check(s.EmbeddedModelLatency >= 0, "PARLEY_EMBEDDED_MODEL_LATENCY", "must not be negative")
+	limits := []int{s.GraphQLMaxTokens, s.GraphQLMaxDepth, s.GraphQLMaxAliases, s.GraphQLMaxRootFields, s.GraphQLMaxCost}
+	check(slices.Min(limits) > 0, "PARLEY_GRAPHQL_MAX_…", "must each be 1 or more")
 	_, err = egress.NewGuard(egress.Policy{Trusted: s.privateHosts()})
 	check(err == nil, "PARLEY_PRIVATE_HOSTS", fmt.Sprintf("must be a comma separated list of host:port or CIDR (%v)", err))
 	if s.OpenAIBaseURL != "" {
@@ -97,6 +107,12 @@ func (s *Settings) rateLimit() (int, error) {
 		return 0, errors.New("not a whole number")
 	}
 	return n, nil
+}
+
+func (s *Settings) graphQLLimits() graph.Limits {
+	return graph.Limits{
+		Tokens: s.GraphQLMaxTokens, Depth: s.GraphQLMaxDepth, Aliases: s.GraphQLMaxAliases, RootFields: s.GraphQLMaxRootFields, Cost: s.GraphQLMaxCost,
+	}
 }
 
 func (s *Settings) privateHosts() []string {

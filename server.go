@@ -215,16 +215,17 @@ func (p *parts) route() error {
 		door.limiter = p.stream.NewLimiter(limit)
 	}
 	p.graphql = graph.NewHandler(graph.HandlerConfig{
-		Resolver: &graph.Resolver{Store: p.store, Hub: p.hub, Runner: p.runner}, Authenticate: door.connect, Revoked: door.revoked, Log: p.log,
+		Resolver: &graph.Resolver{Store: p.store, Hub: p.hub, Runner: p.runner}, Authenticate: door.connect, Admit: door.admitViewer, Revoked: door.revoked,
+		Limits: p.settings.graphQLLimits(), Log: p.log,
 	})
 	p.health = &health{store: p.store, stream: p.stream}
 	mux := http.NewServeMux()
-	mux.Handle("/graphql", p.graphql)
+	mux.Handle("/graphql", door.authenticate(p.graphql))
 	mux.HandleFunc("GET /healthz", p.health.alive)
 	mux.HandleFunc("GET /readyz", p.health.ready)
 	mux.Handle("GET /metrics", metrics(p.stream))
-	mux.Handle("/", (&rest.API{Store: p.store, Runner: p.runner, Log: p.log}).Handler())
-	p.handler = door.authenticate(mux)
+	mux.Handle("/", door.authenticate((&rest.API{Store: p.store, Runner: p.runner, Log: p.log}).Handler()))
+	p.handler = mux
 	return nil
 }
 

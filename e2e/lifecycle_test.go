@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -109,6 +110,42 @@ func TestStopWaitsForTurns(t *testing.T) {
 	}
 	if got := <-answered; got != "200 <nil> true" {
 		t.Errorf("the caller got %s", got)
+	}
+}
+
+// TestStopTellsEveryone stops the server while an agent thinks for a caller on a WebSocket: until the turn ends nobody else
+// is sent here, new turns are told why not, the caller gets its answer, and then every socket is closed as going away.
+func TestStopTellsEveryone(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_EMBEDDED_MODEL_LATENCY=2s")
+	live := s.subscribe(token, eventsLive, nil)
+	turn := s.subscribe(token, `mutation { chat(input: {agentId: "demo", message: "Hello", channel: SMS}) { reply } }`, nil)
+	live.wait() // it has begun
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "draining", func() bool {
+		status, _, _ := s.call("GET", "/readyz", nil, "")
+		return status == http.StatusServiceUnavailable
+	})
+	status, _, answer := s.call("POST", "/agents/demo/chat", withKey(apiKey), `{"message":"Hello","channel":"sms"}`)
+	if status != http.StatusServiceUnavailable || at(answer, "code") != "shutting_down" {
+		t.Errorf("a new turn: %d %v", status, answer)
+	}
+	if code, reason := s.refused(withKey(apiKey), `mutation { chat(input: {agentId: "demo", message: "Hello", channel: SMS}) { reply } }`, nil); code != "UNAVAILABLE" || reason != "shutting_down" {
+		t.Errorf("a new turn by GraphQL: %v %v", code, reason)
+	}
+	if reply := at(turn.wait(), "chat", "reply"); reply == nil {
+		t.Error("the turn has no reply")
+	}
+	for why := range live.end {
+		if !strings.Contains(why, "1001") {
+			t.Errorf("the subscriber was closed with %s", why)
+		}
+		break
+	}
+	if code := s.wait(); code != 0 {
+		t.Errorf("it ended with %d:\n%s", code, s.log())
 	}
 }
 
@@ -244,6 +281,12 @@ func TestGraphQLRefusals(t *testing.T) {
 		"no events":           {withToken(token), `mutation { createWebhookEndpoint(input: {url: "https://example.com", events: []}) { secret } }`, "BAD_USER_INPUT"},
 		"an agent's faults":   {withToken(token), `mutation { createAgent(input: {name: "", webhookUrl: "ftp://x", model: {provider: OPENAI, baseUrl: "http://10.0.0.1", temperature: 9}}) { id } }`, "BAD_USER_INPUT"},
 		"50,000 aliases":      {withToken(token), "{" + strings.Repeat("a:__typename ", 50_000) + "}", "TOO_COMPLEX"},
+		"1,000 aliases":       {withToken(token), "{" + aliases(1000, "viewer { scope }") + "}", "TOO_COMPLEX"},
+		"21 root fields":      {withToken(token), "{" + aliases(21, "feedCursor") + "}", "TOO_COMPLEX"},
+		"lists in lists":      {withToken(token), nested(2), "TOO_COMPLEX"},
+		"a deep document":     {withToken(token), nested(8), "TOO_COMPLEX"},
+		"doubling fragments":  {withToken(token), doubling(30), "TOO_COMPLEX"},
+		"schema in schema":    {withToken(token), "{__schema{types{fields{type{fields{type{fields{type{fields{name}}}}}}}}}}", "BAD_USER_INPUT"},
 		"introspection by it": {withKey(apiKey), `{ __schema { types { name } } }`, "BAD_USER_INPUT"},
 	} {
 		if code, _ := s.refused(c.header, c.query, nil); code != c.code {
@@ -260,4 +303,46 @@ func TestGraphQLRefusals(t *testing.T) {
 	if schema := s.query(token, `{ __schema { queryType { name } } }`, nil); at(schema, "__schema", "queryType", "name") != "Query" {
 		t.Errorf("ADMIN sees no schema: %v", schema)
 	}
+}
+
+// aliases is one field so many times.
+func aliases(n int, field string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "a%d: %s\n", i, field)
+	}
+	return b.String()
+}
+
+// nested asks for the deliveries of the endpoints of deliveries, and so on.
+func nested(levels int) string {
+	inner := "id"
+	for range levels {
+		inner = "endpoint { deliveries(first: 100) { nodes { " + inner + " } } }"
+	}
+	return "{ deliveries(first: 100) { nodes { " + inner + " } } }"
+}
+
+// doubling is a document of fragments, each spread twice in the one before.
+func doubling(n int) string {
+	var b strings.Builder
+	b.WriteString("{ viewer { ...f0 } }\n")
+	for i := range n {
+		fmt.Fprintf(&b, "fragment f%d on Viewer { ...f%d ...f%d }\n", i, i+1, i+1)
+	}
+	fmt.Fprintf(&b, "fragment f%d on Viewer { scope }", n)
+	return b.String()
+}
+
+// TestPageOfADashboard: what the widest page of a dashboard asks for at once is not too complex.
+func TestPageOfADashboard(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.query(token, `query($n: Int!) {
+		viewer { business { id name } scope }
+		webhookEndpoints { id url events status disabledReason deliveries(first: 10, status: FAILED) { nodes { id createdAt event { id type } } } }
+		deliveries(first: $n) { edges { cursor node { id status createdAt nextAttemptAt endpoint { id url }
+			event { id type channel direction timestamp data } attempts { number trigger startedAt durationMs statusCode error responseBody } } }
+			pageInfo { hasNextPage endCursor } }
+	}`, object{"n": 100})
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gorilla/websocket"
 )
 
 // TestRESTRefusals goes through the contract's table: each faulty request gets its status and code, and leaves nothing behind.
@@ -171,6 +173,39 @@ func TestRateLimit(t *testing.T) {
 	}
 	if status, _, _ := s.call("POST", "/agents/demo/chat", withKey(apiKey), `{"message":"Hi","channel":"sms"}`); status != http.StatusOK {
 		t.Errorf("another credential: %d", status)
+	}
+}
+
+// TestRateLimitOnSockets: a socket counts, and so does each operation on it; who is over the limit is told to come again.
+func TestRateLimitOnSockets(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_RATE_LIMIT=3")
+	conn := s.dial(token)
+	var ack object
+	if err := conn.ReadJSON(&ack); err != nil || ack["type"] != "connection_ack" {
+		t.Fatalf("no connection_ack: %v, %v", ack, err)
+	}
+	var types []any
+	for _, id := range []string{"1", "2", "3"} {
+		if err := conn.WriteJSON(object{"id": id, "type": "subscribe", "payload": object{"query": "{ feedCursor }"}}); err != nil {
+			t.Fatal(err)
+		}
+		for m := (object{}); m["type"] != "complete" && m["type"] != "error"; {
+			m = object{}
+			if err := conn.ReadJSON(&m); err != nil {
+				t.Fatal(err)
+			}
+			types = append(types, m["type"])
+			if m["type"] == "error" && at(m, "payload", 0, "extensions", "code") != "RATE_LIMITED" {
+				t.Errorf("refused with %v", m)
+			}
+		}
+	}
+	if got := fmt.Sprint(types); got != "[next complete next complete error]" {
+		t.Errorf("three operations: %s", got)
+	}
+	if _, _, err := s.dial(token).ReadMessage(); !websocket.IsCloseError(err, websocket.CloseTryAgainLater) {
+		t.Errorf("another socket: %v", err)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 const codeInternal = "INTERNAL"
 
 // codeTooComplex is the code of a document that is refused for its size, before it runs.
-const codeTooComplex = "TOO_COMPLEX"
+const codeTooComplex store.Code = "TOO_COMPLEX"
 
 // presenter makes of an error what the client gets: a code of the closed set (contract, section 6), and a message meant for
 // people. The cause of anything else is logged, and not shown.
@@ -48,7 +48,7 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 			out.Message = gql.Message
 			out.Extensions = map[string]any{"code": string(store.CodeInvalid)}
 			if strings.Contains(gql.Message, "exceeded token limit") {
-				out.Extensions["code"] = codeTooComplex
+				out.Extensions["code"] = string(codeTooComplex)
 			}
 			if fault := asFault(gql); fault != nil {
 				out.Extensions["validation"] = fault

@@ -1280,6 +1280,9 @@ func newExecutionContext(
 
 var sources = []*ast.Source{
 	{Name: "../schema.graphqls", Input: `
+"How long a list is taken to be when the cost of an operation is counted, before it runs."
+directive @listSize(assumedSize: Int!) on FIELD_DEFINITION
+
 "An instant in UTC, in RFC 3339 with microseconds."
 scalar Time
 
@@ -1632,7 +1635,7 @@ type Delivery {
   "When the next attempt is due; null while one is being made, and after the last."
   nextAttemptAt: Time
   "The attempts so far, in their order."
-  attempts: [DeliveryAttempt!]!
+  attempts: [DeliveryAttempt!]! @listSize(assumedSize: 4)
 }
 
 "One try to deliver."
@@ -1826,7 +1829,7 @@ type Query {
     id: ID!
   ): Agent
   "The registered webhook endpoints, newest first."
-  webhookEndpoints: [WebhookEndpoint!]!
+  webhookEndpoints: [WebhookEndpoint!]! @listSize(assumedSize: 20)
   "One webhook endpoint; null if there is none."
   webhookEndpoint(
     "Its id."

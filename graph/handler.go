@@ -9,6 +9,7 @@ import (
 	"github.com/99designs/gqlgen/graphql/handler"
 	"github.com/99designs/gqlgen/graphql/handler/extension"
 	"github.com/99designs/gqlgen/graphql/handler/lru"
+	"github.com/gorilla/websocket"
 	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/gqlerror"
 
@@ -21,15 +22,15 @@ type HandlerConfig struct {
 	Resolver *Resolver
 	// Authenticate puts the viewer of a WebSocket into its context, by its connection_init payload.
 	Authenticate func(ctx context.Context, payload map[string]any) (context.Context, error)
+	// Admit counts an operation on a WebSocket against its viewer's rate limit.
+	Admit func(ctx context.Context) error
 	// Revoked says whether the credential of an open WebSocket has been revoked.
 	Revoked func(ctx context.Context) bool
+	Limits  Limits
 	Log     *slog.Logger
 }
 
-const (
-	maxTokens     = 10_000 // of a document: gqlgen's field collection is quadratic in aliases
-	parsedQueries = 1000   // documents kept parsed
-)
+const parsedQueries = 1000 // documents kept parsed
 
 // Handler serves /graphql: queries and mutations over HTTP, everything over WebSocket.
 type Handler struct {
@@ -39,18 +40,32 @@ type Handler struct {
 
 // NewHandler makes the handler. Shut it down after use: http.Server does not wait for WebSockets.
 func NewHandler(cfg HandlerConfig) *Handler {
-	live := &transport.WebSocket{Authenticate: cfg.Authenticate, Recheck: cfg.Revoked}
+	limits := cfg.Limits.orDefault()
+	live := &transport.WebSocket{Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit, Recheck: cfg.Revoked}
 	server := handler.New(NewExecutableSchema(Config{Resolvers: cfg.Resolver}))
 	server.AddTransport(live)
 	server.AddTransport(transport.HTTP{})
 	server.SetQueryCache(lru.New[*ast.QueryDocument](parsedQueries))
-	server.SetParserTokenLimit(maxTokens)
+	server.SetParserTokenLimit(limits.Tokens)
 	server.SetDisableSuggestion(true)
 	server.SetErrorPresenter(presenter(cfg.Log))
 	server.SetRecoverFunc(recoverer(cfg.Log))
 	server.Use(extension.Introspection{})
 	server.Use(adminIntrospection{})
+	server.Use(&limiter{limits: limits})
 	return &Handler{server, live}
+}
+
+// orTryAgain closes the sockets that are refused for the moment alone with 1013, at which clients connect again; with the
+// 4403 of all others they give up.
+func orTryAgain(authenticate func(context.Context, map[string]any) (context.Context, error)) func(context.Context, map[string]any) (context.Context, error) {
+	return func(ctx context.Context, payload map[string]any) (context.Context, error) {
+		ctx, err := authenticate(ctx, payload)
+		if refusal, ok := store.AsError(err); ok && (refusal.Code == store.CodeRateLimited || refusal.Code == store.CodeUnavailable) {
+			return nil, &transport.CloseError{Code: websocket.CloseTryAgainLater, Reason: refusal.Message}
+		}
+		return ctx, err
+	}
 }
 
 // ServeHTTP serves one request, or one WebSocket to its end.

@@ -4,7 +4,7 @@ import "parley/store"
 
 // page are the arguments of a list; `first` has its default in the schema, and null means the same.
 func page(first *int, after *string) store.PageInput {
-	p := store.PageInput{First: 20, After: after}
+	p := store.PageInput{First: store.DefaultPage, After: after}
 	if first != nil {
 		p.First = *first
 	}

@@ -71,8 +71,6 @@ type EventPage struct {
 	After, Before *string
 }
 
-const defaultEvents = 20
-
 // Events reads a page of a business's feed, oldest first.
 func (s *Store) Events(ctx context.Context, business string, filter *EventFilter, page EventPage) (*EventConnection, error) {
 	var faults Faults
@@ -110,7 +108,7 @@ func (s *Store) Events(ctx context.Context, business string, filter *EventFilter
 	if page.Last != nil {
 		return s.lastEvents(ctx, business, after, before, filter, *page.Last, page.Before != nil)
 	}
-	first := defaultEvents
+	first := DefaultPage
 	set(&first, page.First)
 	events, err := s.EventsAfter(ctx, business, after, before-1, filter, first+1)
 	if err != nil {

@@ -17,8 +17,11 @@ type PageInput struct {
 	After *string
 }
 
-// MaxPage is the longest page.
-const MaxPage = 100
+// MaxPage is the longest page, and DefaultPage the one of who names no length.
+const (
+	MaxPage     = 100
+	DefaultPage = 20
+)
 
 // PageInfo says where a page lies in its list (Relay).
 type PageInfo struct {

@@ -48,12 +48,19 @@ func (s *socket) subscribe(id string, params *graphql.RawParams) {
 		op.cancel = cancel
 		s.work.Go(func() {
 			defer s.stopped(op)
-			last := s.execute(ctx, op, params)
-			// The id is free before the client can learn that the operation has ended.
-			s.forget(op)
-			_ = s.out.send(s.ctx, textFrame(op, last))
+			s.run(ctx, op, params)
 		})
 	}
+}
+
+// run executes an operation, and sends its last message.
+func (s *socket) run(ctx context.Context, op *operation, params *graphql.RawParams) {
+	done := func() {}
+	last := s.execute(ctx, op, params, func() { done = s.t.begin() })
+	defer func() { done() }()
+	// The id is free before the client can learn that the operation has ended.
+	s.forget(op)
+	_ = s.out.send(s.ctx, textFrame(op, last))
 }
 
 // complete ends an operation for its client, PROTOCOL.md section "Complete". Unknown ids are of operations that ended
@@ -85,20 +92,29 @@ func (s *socket) stopped(op *operation) {
 }
 
 // execute runs an operation to its end, sends its results, and returns its last message: `error` when it was refused
-// before it began (sections "Error" and "Next"), panicked, or was ended with an error; `complete` else.
-func (s *socket) execute(ctx context.Context, op *operation, params *graphql.RawParams) (last []byte) {
+// before it began (sections "Error" and "Next"), panicked, or was ended with an error; `complete` else. It calls brief when
+// the operation is none that streams.
+func (s *socket) execute(ctx context.Context, op *operation, params *graphql.RawParams, brief func()) (last []byte) {
 	ctx, ending := withEnding(graphql.StartOperationTrace(ctx))
 	defer func() {
 		if v := recover(); v != nil {
 			last = errorMessage(op.id, presentPanic(ctx, s.exec, v))
 		}
 	}()
+	if s.t.Admit != nil {
+		if err := s.t.Admit(ctx); err != nil {
+			return errorMessage(op.id, present(ctx, s.exec, err))
+		}
+	}
 	opCtx, errs := s.exec.CreateOperationContext(ctx, params)
 	ctx = graphql.WithOperationContext(ctx, opCtx)
 	if len(errs) > 0 {
 		return errorMessage(op.id, s.exec.DispatchError(ctx, errs).Errors)
 	}
 	streams := opCtx.Operation.Operation == ast.Subscription
+	if !streams {
+		brief()
+	}
 	head := messageHead(op.id, "next")
 	responses, ctx := s.exec.DispatchOperation(ctx, opCtx)
 	for {

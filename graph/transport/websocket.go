@@ -33,6 +33,10 @@ type WebSocket struct {
 	// error refuses the connection: a *CloseError as it says, any other with 4403 "Forbidden". Nil lets everyone in.
 	Authenticate func(ctx context.Context, initPayload map[string]any) (context.Context, error)
 
+	// Admit is called before each operation with the context from Authenticate; its error is the operation's answer. Nil
+	// admits everything.
+	Admit func(ctx context.Context) error
+
 	// Recheck is called every RecheckEvery (3 s, give or take a tenth) for as long as an acknowledged socket is open, with
 	// the context from Authenticate; true closes it with 4403. A lookup that failed is no revocation: return false.
 	Recheck      func(ctx context.Context) (revoked bool)
@@ -61,6 +65,8 @@ type WebSocket struct {
 	sockets  map[*socket]struct{}
 	handlers int           // calls of Do that have not returned
 	drained  chan struct{} // made by Shutdown, closed when no handler is left
+	brief    int           // queries and mutations that run: unlike subscriptions they end by themselves
+	calm     chan struct{} // made by Shutdown, closed when none of those is left
 }
 
 var _ graphql.Transport = (*WebSocket)(nil)
@@ -138,8 +144,8 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 	s.serve()
 }
 
-// Shutdown closes every socket with 1001 "going away", which makes clients subscribe again elsewhere, ends their
-// operations and waits for them. New handshakes get a 503. When ctx ends first, the connections that are left are cut, and
+// Shutdown lets queries and mutations that run send their results, for a second at most, and closes every socket with 1001
+// "going away", which makes clients subscribe again elsewhere, ends their operations and waits for them. New handshakes get a 503. When ctx ends first, the connections that are left are cut, and
 // its error is returned.
 func (t *WebSocket) Shutdown(ctx context.Context) error {
 	t.mu.Lock()
@@ -148,8 +154,20 @@ func (t *WebSocket) Shutdown(ctx context.Context) error {
 		if t.handlers == 0 {
 			close(t.drained)
 		}
+		t.calm = make(chan struct{})
+		if t.brief == 0 {
+			close(t.calm)
+		}
 	}
-	drained, sockets := t.drained, t.open()
+	drained, calm := t.drained, t.calm
+	t.mu.Unlock()
+	select {
+	case <-calm:
+	case <-time.After(shutdownPatience):
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	sockets := t.open()
 	t.mu.Unlock()
 	for _, s := range sockets {
 		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience)
@@ -193,6 +211,25 @@ func (t *WebSocket) leave() {
 	t.handlers--
 	if t.drained != nil && t.handlers == 0 {
 		close(t.drained)
+	}
+}
+
+// begin counts a query or mutation in, until done is called.
+func (t *WebSocket) begin() (done func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.brief++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.brief--
+		if t.brief == 0 && t.calm != nil {
+			select {
+			case <-t.calm: // others have begun since
+			default:
+				close(t.calm)
+			}
+		}
 	}
 }
 
