@@ -160,7 +160,11 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	config := store.Config{
 		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention, FirstLease: webhook.Lease(s.DeliveryTimeout),
 		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL), NewSecret: egress.NewSecret,
-		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Ended: func(business string) { p.stream.PublishDeliveries(business) }, Log: log,
+		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Log: log,
+		EndpointsChanged: func(business string) {
+			p.worker.Changed(business)
+			p.stream.PublishDeliveries(business) // for the other replicas, and whoever watches
+		},
 	}
 	if s.SecretKey != "" {
 		if config.Sealer, err = store.NewSealer(s.SecretKey); err != nil {

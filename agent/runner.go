@@ -172,7 +172,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 		return nil, r.fail(turn, err)
 	}
 	var message *store.Message
-	err = insist(turn.Run, func() (err error) {
+	err = r.insist(turn.Run, func() (err error) {
 		message, err = r.cfg.Store.FinishTurn(ctx, turn, reply.Text, reply.Model, reply.Usage)
 		return err
 	})
@@ -233,10 +233,10 @@ func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput,
 
 // insist repeats a turn's second commit while the database is away or overloaded, for as long as the run is owned: a reply
 // that was paid for is not dropped for a hiccup. After that the sweeper ends the run.
-func insist(run *store.Run, commit func() error) error {
+func (r *Runner) insist(run *store.Run, commit func() error) error {
 	for {
 		err := commit()
-		if e, ok := store.AsError(err); !ok || e.Code != store.CodeUnavailable || errors.Is(err, store.ErrShuttingDown) || store.Now() > run.OwnedUntil {
+		if e, ok := store.AsError(err); !ok || e.Code != store.CodeUnavailable || errors.Is(err, store.ErrShuttingDown) || r.cfg.Store.Now() > run.OwnedUntil {
 			return err
 		}
 		<-time.After(insistEvery)
@@ -283,7 +283,7 @@ func (r *Runner) fail(turn *store.Turn, cause error) error {
 		class, told = store.RunModelTimeout, store.Refuse(store.CodeModelTimeout, "model_timeout", "the agent's model gave nothing in time: send the message again")
 	}
 	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", cause)
-	err := insist(turn.Run, func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class) })
+	err := r.insist(turn.Run, func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class) })
 	if err != nil {
 		return fmt.Errorf("fail run %s: %w", turn.Run.ID, err)
 	}

@@ -201,7 +201,7 @@ func (s *Store) UpdateAgent(ctx context.Context, v *Viewer, id string, in AgentI
 		return nil, err
 	}
 	err := s.batcher.do(4096, func(ctx context.Context, t *tx) error {
-		agent, err := agentIn(ctx, t.NewSelect(), v.BusinessID, id)
+		agent, err := agentIn(ctx, t.forUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err
 		}
@@ -217,7 +217,7 @@ func (s *Store) UpdateAgent(ctx context.Context, v *Viewer, id string, in AgentI
 		return nil, err
 	}
 	if in.WebhookURL.Set {
-		s.cfg.Ended(v.BusinessID)
+		s.cfg.EndpointsChanged(v.BusinessID)
 	}
 	return s.Agent(ctx, v.BusinessID, id)
 }
@@ -262,7 +262,7 @@ func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *
 // DeleteAgent removes an agent and its implicit endpoint. What happened with it stays on record.
 func (s *Store) DeleteAgent(_ context.Context, v *Viewer, id string) error {
 	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
-		agent, err := agentIn(ctx, t.NewSelect(), v.BusinessID, id)
+		agent, err := agentIn(ctx, t.forUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err
 		}
@@ -273,7 +273,7 @@ func (s *Store) DeleteAgent(_ context.Context, v *Viewer, id string) error {
 		return s.setAgentURL(ctx, t, agent, OptionalString{Set: true})
 	})
 	if err == nil {
-		s.cfg.Ended(v.BusinessID)
+		s.cfg.EndpointsChanged(v.BusinessID)
 	}
 	return err
 }

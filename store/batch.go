@@ -39,12 +39,21 @@ type write struct {
 // and inserted together when all writes have been applied.
 type tx struct {
 	bun.Tx
+	remote   bool
 	hot      hot
 	now      Time
 	messages []*Message
 	runs     []*Run // that begin
 	ended    []*Run // that end
 	events   []*Event
+}
+
+// forUpdate is a query of rows that the transaction is about to change: it locks them, where there are other writers.
+func (t *tx) forUpdate() *bun.SelectQuery {
+	if t.remote {
+		return t.NewSelect().For("UPDATE")
+	}
+	return t.NewSelect()
 }
 
 type batcher struct {
@@ -200,7 +209,7 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	t := &tx{Tx: bunTx, hot: b.s.hotWrites, now: Now()}
+	t := &tx{Tx: bunTx, remote: b.s.remote(), hot: b.s.hotWrites, now: b.s.Now()}
 	err = func() error {
 		if b.s.remote() { // only there can a commit's answer be lost
 			if _, err := t.NewRaw("INSERT INTO batches (id, created_at) VALUES (?, ?)", id, t.now).Exec(ctx); err != nil {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -28,32 +29,48 @@ type Job struct {
 	URL            string         `bun:"url"`
 	Secrets        []byte         `bun:"secrets"`
 	EndpointStatus EndpointStatus `bun:"endpoint_status"`
+	Shard          int            `bun:"shard"`
+	Token          int64          `bun:"-"` // of the hold on the shard under which it was read
 	Body           []byte         `bun:"-"` // the event's document; nil until it is read
 	ReadAt         Time           `bun:"read_at"`
 }
 
+// Hold is the hold under which the job was read.
+func (j *Job) Hold() Hold { return Hold{j.Shard, j.Token} }
+
 const jobColumns = `d.id AS delivery_id, d.business_id, d.endpoint_id, d.event_id, d.seq, d.lane, d.attempts,
-	d.next_attempt_at AS lease_until, d.created_at, e.url, e.secrets, e.status AS endpoint_status, ? AS read_at`
+	d.next_attempt_at AS lease_until, d.created_at, e.url, e.secrets, e.status AS endpoint_status, e.shard, ? AS read_at`
 
 // FreshJobs reads the deliveries of events that the stream has just brought, which were born with a lease, in order of
-// their events.
-func (s *Store) FreshJobs(ctx context.Context, events []string) ([]*Job, error) {
+// their events. They are of shards that the caller holds.
+func (s *Store) FreshJobs(ctx context.Context, holds []Hold, events []string) ([]*Job, error) {
 	var jobs []*Job
 	err := s.read.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
 		WHERE d.event_id IN (?) AND d.leased AND d.attempts = 0 AND d.next_attempt_at IS NOT NULL ORDER BY d.business_id, d.seq`,
-		Now(), bun.List(events)).Scan(ctx, &jobs)
+		s.Now(), bun.List(events)).Scan(ctx, &jobs)
 	if err != nil {
 		return nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
 	}
-	return jobs, nil
+	return under(holds, jobs), nil
 }
 
-// Overtaken reads which of these endpoints have first attempts that are due in SQL, held by nobody: what is fresh must not
-// overtake those.
+// under keeps the jobs whose shards are held, each with its hold's token.
+func under(holds []Hold, jobs []*Job) []*Job {
+	return slices.DeleteFunc(jobs, func(j *Job) bool {
+		i := slices.IndexFunc(holds, func(h Hold) bool { return h.Shard == j.Shard })
+		if i >= 0 {
+			j.Token = holds[i].Token
+		}
+		return i < 0
+	})
+}
+
+// Overtaken reads which of these endpoints have deliveries in SQL that were never tried and are held by nobody: what is fresh
+// must not overtake those.
 func (s *Store) Overtaken(ctx context.Context, endpoints []string) ([]string, error) {
 	var ids []string
-	err := s.read.NewRaw(`SELECT e.id FROM endpoints e WHERE e.id IN (?) AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id
-		AND d.next_attempt_at <= ? AND d.attempts = 0 AND NOT d.leased)`, bun.List(endpoints), Now()).Scan(ctx, &ids)
+	err := s.read.NewRaw(`SELECT e.id FROM endpoints e WHERE e.id IN (?)
+		AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at = 0)`, bun.List(endpoints)).Scan(ctx, &ids)
 	if err != nil {
 		return nil, fmt.Errorf("read which endpoints have deliveries waiting: %w", err)
 	}
@@ -63,7 +80,7 @@ func (s *Store) Overtaken(ctx context.Context, endpoints []string) ([]string, er
 // Reread reads again what a job is sent with, for one that has waited in memory, and says whether it still waits: its endpoint
 // may have been disabled, deleted, or given another address or secret meanwhile.
 func (s *Store) Reread(ctx context.Context, job *Job) (waits bool, err error) {
-	now := Now()
+	now := s.Now()
 	err = s.read.NewRaw(`SELECT e.url, e.secrets, e.status FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
 		WHERE d.id = ? AND d.attempts = ? AND d.leased AND d.next_attempt_at IS NOT NULL`, job.DeliveryID, job.Attempts).
 		Scan(ctx, &job.URL, &job.Secrets, &job.EndpointStatus)
@@ -77,88 +94,139 @@ func (s *Store) Reread(ctx context.Context, job *Job) (waits bool, err error) {
 	return true, nil
 }
 
-// DueEndpoints reads which endpoints have deliveries that are due.
-func (s *Store) DueEndpoints(ctx context.Context) ([]string, error) {
-	var ids []string
-	err := s.read.NewRaw(`SELECT e.id FROM endpoints e
-		WHERE EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= ?)`, Now()).Scan(ctx, &ids)
+// Due is an endpoint with deliveries that are due.
+type Due struct {
+	EndpointID string `bun:"id"`
+	Shard      int    `bun:"shard"`
+}
+
+// DueEndpoints reads which endpoints of these shards have deliveries that are due.
+func (s *Store) DueEndpoints(ctx context.Context, shards []int) ([]Due, error) {
+	var due []Due
+	if len(shards) == 0 {
+		return nil, nil
+	}
+	err := s.read.NewRaw(`SELECT e.id, e.shard FROM endpoints e WHERE e.shard IN (?)
+		AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= ?)`, bun.List(shards), s.Now()).Scan(ctx, &due)
 	if err != nil {
 		return nil, fmt.Errorf("read the endpoints with due deliveries: %w", err)
 	}
-	return ids, nil
+	return due, nil
 }
 
-// Wanted is how many due deliveries of an endpoint the worker has room for.
+// Wanted is how many due deliveries of an endpoint the worker has room for, and the hold under which it asks.
 type Wanted struct {
 	EndpointID string
 	Limit      int
+	Hold       Hold
 }
 
-// Claim leases due deliveries, the longest due first, at most so many an endpoint.
+// retryShare is the part of a claim that is for retries, at least, so that an endless backlog does not keep them waiting.
+const retryShare = 4
+
+// Claim leases due deliveries: for each endpoint at most so many that were never tried, in sequence, and of the retries those
+// that are due for longest. What is asked for under a hold that is over is not given.
 func (s *Store) Claim(_ context.Context, wanted []Wanted, lease time.Duration) ([]*Job, error) {
 	var jobs []*Job
 	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
 		jobs = nil
-		var ids []string
+		var holds []Hold
 		for _, w := range wanted {
-			var due []string
-			err := t.NewRaw("SELECT id FROM deliveries WHERE endpoint_id = ? AND next_attempt_at <= ? ORDER BY next_attempt_at, seq LIMIT ?",
-				w.EndpointID, t.now, w.Limit).Scan(ctx, &due)
-			if err != nil {
-				return fmt.Errorf("read the due deliveries of %s: %w", w.EndpointID, err)
+			if !slices.Contains(holds, w.Hold) {
+				holds = append(holds, w.Hold)
 			}
-			ids = append(ids, due...)
 		}
-		if len(ids) == 0 {
-			return nil
+		good, err := stillHeld(ctx, t, s.remote(), holds)
+		if err != nil {
+			return err
 		}
-		// The order is that of becoming due, which the claim is about to overwrite.
-		_, err := t.NewRaw("UPDATE deliveries SET leased = ?, next_attempt_at = ? WHERE id IN (?) AND next_attempt_at <= ?",
+		wanted := slices.DeleteFunc(slices.Clone(wanted), func(w Wanted) bool { return !slices.Contains(good, w.Hold.Shard) })
+		ids, err := s.dueOf(ctx, t, wanted)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		_, err = t.NewRaw("UPDATE deliveries SET leased = ?, next_attempt_at = ? WHERE id IN (?) AND next_attempt_at <= ?",
 			true, t.now.Add(lease), bun.List(ids), t.now).Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("claim %d deliveries: %w", len(ids), err)
 		}
-		var rows []*Job
-		err = t.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id WHERE d.id IN (?)`, t.now, bun.List(ids)).
-			Scan(ctx, &rows)
+		err = t.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id WHERE d.id IN (?) AND d.leased
+			ORDER BY d.business_id, d.seq`, t.now, bun.List(ids)).Scan(ctx, &jobs)
 		if err != nil {
 			return fmt.Errorf("read %d claimed deliveries: %w", len(ids), err)
 		}
-		of := make(map[string]*Job, len(rows))
-		for _, j := range rows {
-			of[j.DeliveryID] = j
-		}
-		for _, id := range ids {
-			if j := of[id]; j != nil {
-				jobs = append(jobs, j)
-			}
-		}
+		jobs = under(holds, jobs)
 		return nil
 	})
 	return jobs, err
 }
 
-// Release gives leased deliveries back to SQL, untried: due since they were made, so that they keep their order.
-func (s *Store) Release(_ context.Context, deliveries []string) error {
-	return s.batcher.do(64*len(deliveries), func(ctx context.Context, t *tx) error {
-		_, err := t.NewRaw("UPDATE deliveries SET leased = ?, next_attempt_at = created_at WHERE id IN (?) AND leased",
-			false, bun.List(deliveries)).Exec(ctx)
-		if err != nil {
-			return fmt.Errorf("release %d deliveries: %w", len(deliveries), err)
+// dueOf reads which deliveries a claim is for. PostgreSQL takes all endpoints in one statement; for SQLite, in the same
+// process, one statement an endpoint costs less than one that it must plan anew.
+func (s *Store) dueOf(ctx context.Context, t *tx, wanted []Wanted) ([]string, error) {
+	var ids []string
+	if s.remote() {
+		type row struct {
+			Endpoint string `bun:"endpoint,type:text"`
+			Untried  int64  `bun:"untried,type:bigint"`
+			Retries  int64  `bun:"retries,type:bigint"`
 		}
-		return nil
-	})
+		rows := make([]*row, len(wanted))
+		for i, w := range wanted {
+			rows[i] = &row{w.EndpointID, int64(w.Limit), int64(w.Limit/retryShare + 1)}
+		}
+		if len(rows) == 0 {
+			return nil, nil
+		}
+		err := t.NewSelect().With("wanted", t.NewValues(&rows)).ColumnExpr("due.id").TableExpr("wanted").
+			Join(`CROSS JOIN LATERAL (
+				(SELECT id FROM deliveries WHERE endpoint_id = endpoint AND next_attempt_at = 0 ORDER BY seq LIMIT untried)
+				UNION ALL
+				(SELECT id FROM deliveries WHERE endpoint_id = endpoint AND next_attempt_at > 0 AND next_attempt_at <= ?
+					ORDER BY next_attempt_at, seq LIMIT retries)) due`, t.now).Scan(ctx, &ids)
+		if err != nil {
+			return nil, fmt.Errorf("read the due deliveries of %d endpoints: %w", len(wanted), err)
+		}
+		return ids, nil
+	}
+	for _, w := range wanted {
+		var untried, retries []string
+		err := t.NewRaw("SELECT id FROM deliveries WHERE endpoint_id = ? AND next_attempt_at = 0 ORDER BY seq LIMIT ?",
+			w.EndpointID, w.Limit).Scan(ctx, &untried)
+		if err == nil {
+			err = t.NewRaw("SELECT id FROM deliveries WHERE endpoint_id = ? AND next_attempt_at > 0 AND next_attempt_at <= ? ORDER BY next_attempt_at, seq LIMIT ?",
+				w.EndpointID, t.now, w.Limit/retryShare+1).Scan(ctx, &retries)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the due deliveries of %s: %w", w.EndpointID, err)
+		}
+		ids = append(append(ids, untried...), retries...)
+	}
+	return ids, nil
 }
 
-// ReleaseAll makes whatever is leased due at once. Only the one server of a SQLite file may: what is leased when it starts,
-// a server that is gone held.
-func (s *Store) ReleaseAll(ctx context.Context) error {
-	if s.remote() {
+// Release gives leased deliveries back to SQL, untried: they keep their place.
+func (s *Store) Release(_ context.Context, jobs []*Job) error {
+	return s.batcher.do(64*len(jobs), func(ctx context.Context, t *tx) error {
+		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
+		if err != nil {
+			return err
+		}
+		var ids []string
+		for _, j := range jobs {
+			if slices.Contains(good, j.Shard) {
+				ids = append(ids, j.DeliveryID)
+			}
+		}
+		if len(ids) == 0 {
+			return nil
+		}
+		_, err = t.NewRaw(`UPDATE deliveries SET leased = ?, next_attempt_at = CASE WHEN attempts = 0 THEN 0 ELSE created_at END
+			WHERE id IN (?) AND leased AND next_attempt_at IS NOT NULL`, false, bun.List(ids)).Exec(ctx)
+		if err != nil {
+			return fmt.Errorf("release %d deliveries: %w", len(ids), err)
+		}
 		return nil
-	}
-	return s.batcher.do(0, func(ctx context.Context, t *tx) error {
-		_, err := t.NewRaw("UPDATE deliveries SET leased = ?, next_attempt_at = created_at WHERE next_attempt_at IS NOT NULL AND leased", false).Exec(ctx)
-		return err
 	})
 }
 
@@ -181,63 +249,86 @@ type deliveryChange struct {
 }
 
 // Record writes outcomes, their attempts, and what they mean for the endpoints, in one transaction. An outcome counts only
-// if nobody wrote another one since the job was read; it returns the ids of the deliveries that changed. A retry of a
-// delivery that was ended meanwhile (its endpoint was disabled or deleted) is not revived.
+// under a hold on the shard that is still good, and if nobody wrote another one since the job was read; it returns the ids of
+// the deliveries that changed. A retry of a delivery that was ended meanwhile (its endpoint was disabled or deleted) is not
+// revived.
 func (s *Store) Record(_ context.Context, outcomes []*Outcome) ([]string, error) {
 	outcomes = firstOutcomes(outcomes)
-	changes := make([]*deliveryChange, len(outcomes))
-	size := 0
+	jobs := make([]*Job, len(outcomes))
+	size := 256 * len(outcomes)
 	for i, o := range outcomes {
-		changes[i] = &deliveryChange{
-			ID: o.Job.DeliveryID, Seen: int64(o.Job.Attempts), Attempts: int64(o.Job.Attempts), Status: string(o.Status), Next: o.Next,
+		jobs[i] = o.Job
+		if o.Attempt != nil && o.Attempt.ResponseBody != nil {
+			size += len(*o.Attempt.ResponseBody)
 		}
-		if o.Attempt != nil {
-			changes[i].Attempts = int64(o.Attempt.Number)
-			if o.Attempt.ResponseBody != nil {
-				size += len(*o.Attempt.ResponseBody)
-			}
-		}
-		size += 256
 	}
 	var changed []string
 	err := s.batcher.do(size, func(ctx context.Context, t *tx) error {
 		changed = nil
-		err := t.NewUpdate().With("change", t.NewValues(&changes)).Model((*Delivery)(nil)).TableExpr("change").
+		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
+		if err != nil {
+			return err
+		}
+		var changes []*deliveryChange
+		for _, o := range outcomes {
+			if slices.Contains(good, o.Job.Shard) {
+				changes = append(changes, o.change())
+			}
+		}
+		if len(changes) == 0 {
+			return nil
+		}
+		err = t.NewUpdate().With("change", t.NewValues(&changes)).Model((*Delivery)(nil)).TableExpr("change").
 			Set("attempts = change.attempts").Set("leased = ?", false).Set("updated_at = ?", t.now).
 			Set("status = CASE WHEN delivery.next_attempt_at IS NULL AND change.next IS NOT NULL THEN ? ELSE change.status END", Failed).
 			Set("next_attempt_at = CASE WHEN delivery.next_attempt_at IS NULL THEN NULL ELSE change.next END").
 			Where("delivery.id = change.delivery_id AND delivery.attempts = change.seen AND delivery.status <> ?", Delivered).
 			Returning("id").Scan(ctx, &changed)
 		if err != nil {
-			return fmt.Errorf("record %d outcomes: %w", len(outcomes), err)
+			return fmt.Errorf("record %d outcomes: %w", len(changes), err)
 		}
-		done := make(map[string]bool, len(changed))
-		for _, id := range changed {
-			done[id] = true
-		}
-		attempts := make([]*Attempt, 0, len(outcomes))
-		for _, o := range outcomes {
-			if !done[o.Job.DeliveryID] {
-				continue
-			}
-			if o.Attempt != nil {
-				attempts = append(attempts, o.Attempt)
-			}
-			if o.Disable != "" {
-				if err := disableEndpoint(ctx, t, o.Job.EndpointID, o.Disable); err != nil {
-					return err
-				}
-			}
-		}
-		if len(attempts) == 0 {
-			return nil
-		}
-		if _, err := t.NewInsert().Model(&attempts).Returning("NULL").Exec(ctx); err != nil {
-			return fmt.Errorf("insert %d attempts: %w", len(attempts), err)
-		}
-		return nil
+		return recordAttempts(ctx, t, outcomes, changed)
 	})
 	return changed, err
+}
+
+func (o *Outcome) change() *deliveryChange {
+	c := &deliveryChange{
+		ID: o.Job.DeliveryID, Seen: int64(o.Job.Attempts), Attempts: int64(o.Job.Attempts), Status: string(o.Status), Next: o.Next,
+	}
+	if o.Attempt != nil {
+		c.Attempts = int64(o.Attempt.Number)
+	}
+	return c
+}
+
+// recordAttempts writes the attempts of the deliveries that changed, and disables the endpoints that asked for it.
+func recordAttempts(ctx context.Context, t *tx, outcomes []*Outcome, changed []string) error {
+	done := make(map[string]bool, len(changed))
+	for _, id := range changed {
+		done[id] = true
+	}
+	var attempts []*Attempt
+	for _, o := range outcomes {
+		if !done[o.Job.DeliveryID] {
+			continue
+		}
+		if o.Attempt != nil {
+			attempts = append(attempts, o.Attempt)
+		}
+		if o.Disable != "" {
+			if err := disableEndpoint(ctx, t, o.Job.EndpointID, o.Disable); err != nil {
+				return err
+			}
+		}
+	}
+	if len(attempts) == 0 {
+		return nil
+	}
+	if _, err := t.NewInsert().Model(&attempts).Returning("NULL").Exec(ctx); err != nil {
+		return fmt.Errorf("insert %d attempts: %w", len(attempts), err)
+	}
+	return nil
 }
 
 // firstOutcomes keeps one outcome a delivery: after an outage longer than a lease two can wait to be written.

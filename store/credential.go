@@ -108,7 +108,7 @@ func (s *Store) Authenticate(ctx context.Context, kind CredentialKind, secret st
 	if err != nil {
 		return nil, fmt.Errorf("authenticate: %w", err)
 	}
-	if now := Now(); c.LastUsedAt == nil || now.Sub(*c.LastUsedAt) > lastUsedStep {
+	if now := s.Now(); c.LastUsedAt == nil || now.Sub(*c.LastUsedAt) > lastUsedStep {
 		s.touch(c.ID, now)
 	}
 	return &Viewer{BusinessID: c.BusinessID, Credential: c}, nil

@@ -10,7 +10,8 @@ import (
 )
 
 // Delivery is one event on its way to one endpoint. While it waits it has a NextAttemptAt: the time when it is due or,
-// while it is Leased, when whoever holds it for sending must have written the outcome. One that has ended has none.
+// while it is Leased, when whoever holds it for sending must have written the outcome. One that nobody has tried or holds is
+// due at 0: its turn is by its sequence. One that has ended has none.
 type Delivery struct {
 	bun.BaseModel `bun:"table:deliveries,alias:delivery"`
 
@@ -30,8 +31,11 @@ type Delivery struct {
 
 // DueAt is when the next attempt is due; nil while one is being made, and after the last.
 func (d *Delivery) DueAt() *Time {
-	if d.Leased {
+	switch {
+	case d.Leased:
 		return nil
+	case d.NextAttemptAt != nil && *d.NextAttemptAt == 0:
+		return &d.CreatedAt
 	}
 	return d.NextAttemptAt
 }
@@ -75,7 +79,7 @@ func (s *Store) deliveriesFor(ctx context.Context, t *tx) ([]freshDelivery, erro
 	// With the stream ringing, the worker gets the event at once and needs no claim: the row is born with a lease. If the
 	// bell is lost, the lease ends and the row is due.
 	leased := s.cfg.Ringing != nil && s.cfg.Ringing()
-	due := t.now
+	var due Time
 	if leased {
 		due = t.now.Add(s.cfg.FirstLease)
 	}

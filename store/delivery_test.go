@@ -81,9 +81,10 @@ func TestClaimRecordAndLease(t *testing.T) {
 		v := newBusiness(t, s)
 		p := newEndpoint(t, s, v, store.EventTypes...)
 		finish(t, s, begin(t, s, v, ""))
-		want := []store.Wanted{{EndpointID: p.ID, Limit: 2}}
-		due, err := s.DueEndpoints(t.Context())
-		if err != nil || !slices.Equal(due, []string{p.ID}) {
+		holds := takeAll(t, s, "replica")
+		want := []store.Wanted{{EndpointID: p.ID, Limit: 2, Hold: holds[store.ShardOf(v.BusinessID)]}}
+		due, err := s.DueEndpoints(t.Context(), []int{store.ShardOf(v.BusinessID)})
+		if err != nil || len(due) != 1 || due[0] != (store.Due{EndpointID: p.ID, Shard: store.ShardOf(v.BusinessID)}) {
 			t.Fatalf("due: %v, %v", due, err)
 		}
 		first, err := s.Claim(t.Context(), want, time.Minute)
@@ -94,7 +95,7 @@ func TestClaimRecordAndLease(t *testing.T) {
 		if err != nil || len(second) != 1 || second[0].Seq != 3 {
 			t.Fatalf("claimed %v, %v", second, err)
 		}
-		if err := s.Release(t.Context(), []string{second[0].DeliveryID}); err != nil {
+		if err := s.Release(t.Context(), second); err != nil {
 			t.Fatal(err)
 		}
 		if again, err := s.Claim(t.Context(), want, time.Minute); err != nil || len(again) != 1 || again[0].DeliveryID != second[0].DeliveryID {
@@ -192,4 +193,18 @@ func TestEndpointsAreLimited(t *testing.T) {
 		}
 		newEndpoint(t, s, v, store.EventTypes...)
 	})
+}
+
+// takeAll takes all shards, and returns the holds by shard.
+func takeAll(t *testing.T, s *store.Store, replica string) map[int]store.Hold {
+	t.Helper()
+	taken, err := s.TakeShards(t.Context(), replica, store.Shards)
+	if err != nil || len(taken) != store.Shards {
+		t.Fatalf("took %d shards, %v", len(taken), err)
+	}
+	of := map[int]store.Hold{}
+	for _, h := range taken {
+		of[h.Shard] = h
+	}
+	return of
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"slices"
 	"time"
 
@@ -30,12 +29,6 @@ type Endpoint struct {
 	CreatedAt      Time           `bun:"created_at"`
 	DeletedAt      *Time          `bun:"deleted_at"`
 }
-
-// Shards is into how many parts the businesses are divided: a part's deliveries are done by one replica at a time.
-const Shards = 16
-
-// ShardOf is the shard of a business.
-func ShardOf(business string) int { return int(crc32.ChecksumIEEE([]byte(business)) % Shards) }
 
 // communicationEvents are what an agent's own webhook URL gets.
 var communicationEvents = []EventType{MessageCreated, CallEnded}
@@ -163,11 +156,13 @@ func distinct[T comparable](list []T) []T {
 	return out
 }
 
-// roomForEndpoint refuses where the business has as many enabled endpoints as it may. The business's row is locked for it,
-// so that two creations at once cannot both take the last place.
+// roomForEndpoint refuses where the business has as many enabled endpoints as it may. On PostgreSQL a lock of its own keeps two
+// creations at once from both taking the last place: the business's row is locked last in a transaction, and never here.
 func (s *Store) roomForEndpoint(ctx context.Context, t *tx, business string) error {
-	if _, err := t.NewRaw("UPDATE businesses SET seq = seq WHERE id = ?", business).Exec(ctx); err != nil {
-		return fmt.Errorf("lock business %s: %w", business, err)
+	if t.remote {
+		if _, err := t.NewRaw("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", "endpoints of "+business).Exec(ctx); err != nil {
+			return fmt.Errorf("lock the endpoints of %s: %w", business, err)
+		}
 	}
 	n, err := t.NewSelect().Model((*Endpoint)(nil)).
 		Where("business_id = ? AND deleted_at IS NULL AND agent_id IS NULL AND status = ?", business, Enabled).Count(ctx)
@@ -189,7 +184,7 @@ func (s *Store) UpdateEndpoint(ctx context.Context, v *Viewer, id string, in End
 	}
 	var updated *Endpoint
 	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
-		endpoint, err := endpointIn(ctx, t.NewSelect(), v.BusinessID, id)
+		endpoint, err := endpointIn(ctx, t.forUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err
 		}
@@ -223,8 +218,8 @@ func (s *Store) UpdateEndpoint(ctx context.Context, v *Viewer, id string, in End
 		updated = endpoint
 		return nil
 	})
-	if err == nil && in.Status != nil && *in.Status == Disabled {
-		s.cfg.Ended(v.BusinessID)
+	if err == nil {
+		s.cfg.EndpointsChanged(v.BusinessID)
 	}
 	return updated, err
 }
@@ -232,7 +227,7 @@ func (s *Store) UpdateEndpoint(ctx context.Context, v *Viewer, id string, in End
 // DeleteEndpoint removes an endpoint, and ends what waits for it in the same commit. Its deliveries stay on record.
 func (s *Store) DeleteEndpoint(_ context.Context, v *Viewer, id string) error {
 	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
-		endpoint, err := endpointIn(ctx, t.NewSelect(), v.BusinessID, id)
+		endpoint, err := endpointIn(ctx, t.forUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err
 		}
@@ -242,7 +237,7 @@ func (s *Store) DeleteEndpoint(_ context.Context, v *Viewer, id string) error {
 		return deleteEndpoint(ctx, t, id)
 	})
 	if err == nil {
-		s.cfg.Ended(v.BusinessID)
+		s.cfg.EndpointsChanged(v.BusinessID)
 	}
 	return err
 }
@@ -281,7 +276,7 @@ func (s *Store) RotateSecret(_ context.Context, v *Viewer, id string, overlapHou
 	}
 	var rotated *Rotated
 	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
-		endpoint, err := endpointIn(ctx, t.NewSelect(), v.BusinessID, id)
+		endpoint, err := endpointIn(ctx, t.forUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err
 		}
@@ -303,6 +298,9 @@ func (s *Store) RotateSecret(_ context.Context, v *Viewer, id string, overlapHou
 		_, err = t.NewRaw("UPDATE endpoints SET secrets = ? WHERE id = ?", endpoint.Secrets, id).Exec(ctx)
 		return err
 	})
+	if err == nil {
+		s.cfg.EndpointsChanged(v.BusinessID)
+	}
 	return rotated, err
 }
 
@@ -312,7 +310,7 @@ func (s *Store) setAgentURL(ctx context.Context, t *tx, agent *Agent, url Option
 		return nil
 	}
 	endpoint := new(Endpoint)
-	err := t.NewSelect().Model(endpoint).
+	err := t.forUpdate().Model(endpoint).
 		Where("business_id = ? AND agent_id = ? AND deleted_at IS NULL", agent.BusinessID, agent.ID).Scan(ctx)
 	exists := err == nil
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -16,7 +17,28 @@ var migrationFiles embed.FS
 // bringUp brings the schema to this binary's version. Every migration is one transaction of statements that can be run
 // again, and counts as applied only after it: an interrupted one is finished by the next start. A database that a newer
 // binary has touched is refused, since nothing is known of what its tables mean.
-func bringUp(ctx context.Context, db *bun.DB) error {
+func (s *Store) bringUp(ctx context.Context) error {
+	if !s.remote() {
+		return migrateUp(ctx, s.db)
+	}
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("reach the database: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.NewRaw("SELECT pg_advisory_lock(?)", migrationLock).Exec(ctx); err != nil {
+		return fmt.Errorf("wait for another server's migration: %w", err)
+	}
+	err = migrateUp(ctx, s.db)
+	_, unlock := conn.NewRaw("SELECT pg_advisory_unlock(?)", migrationLock).Exec(context.WithoutCancel(ctx))
+	return errors.Join(err, unlock)
+}
+
+// migrationLock is the advisory lock under which one of the servers that start at once migrates; the others wait, and find it
+// done. It goes with its connection: a server that dies holds up nobody.
+const migrationLock = 0x7061726c6579 // "parley"
+
+func migrateUp(ctx context.Context, db *bun.DB) error {
 	migrations := migrate.NewMigrations()
 	if err := migrations.Discover(migrationFiles); err != nil {
 		return fmt.Errorf("read the migrations of this binary: %w", err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -41,8 +42,9 @@ type Config struct {
 	Ringing func() bool
 	// Committed is told of the events of each committed batch, in order within a business. It must not block.
 	Committed func([]*Event)
-	// Ended is told of businesses whose waiting deliveries were ended, after the commit. It must not block.
-	Ended func(business string)
+	// EndpointsChanged is told of a business whose endpoints, or what waits for them, were changed, after the commit. It must
+	// not block.
+	EndpointsChanged func(business string)
 
 	Log *slog.Logger
 }
@@ -59,6 +61,7 @@ type Store struct {
 
 	hotReads, hotWrites hot // empty on PostgreSQL
 	agents              agentCache
+	ahead               atomic.Int64 // microseconds that the database's clock is ahead of this machine's
 }
 
 // Open opens the database, brings its schema up to date, and starts the commit batcher. Close it after use.
@@ -69,8 +72,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.MaxEndpoints == 0 {
 		cfg.MaxEndpoints = 100
 	}
-	if cfg.Ended == nil {
-		cfg.Ended = func(string) {}
+	if cfg.EndpointsChanged == nil {
+		cfg.EndpointsChanged = func(string) {}
 	}
 	none := func(string) Faults { return nil }
 	if cfg.CheckURL == nil {
@@ -92,7 +95,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = bringUp(ctx, s.db)
+	err = s.bringUp(ctx)
+	if err == nil {
+		err = s.syncClock(ctx)
+	}
 	if err == nil {
 		err = s.openSealer(ctx)
 	}

@@ -20,7 +20,7 @@ func (s *Store) RunRetention(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		for ctx.Err() == nil {
-			more, err := s.Prune(ctx, Now().Add(-s.cfg.Retention))
+			more, err := s.Prune(ctx, s.Now().Add(-s.cfg.Retention))
 			if err != nil && ctx.Err() == nil {
 				s.log.Warn("retention", "error", err)
 			}

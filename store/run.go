@@ -79,7 +79,7 @@ func (r *Run) event(sequence int64) (*Event, error) {
 // AbandonedRuns reads the runs that are still running past the time they were owned for: a crash left them.
 func (s *Store) AbandonedRuns(ctx context.Context, limit int) ([]*Run, error) {
 	var runs []*Run
-	err := s.read.NewSelect().Model(&runs).Where("status = ? AND owned_until < ?", RunRunning, Now()).
+	err := s.read.NewSelect().Model(&runs).Where("status = ? AND owned_until < ?", RunRunning, s.Now()).
 		Order("owned_until").Limit(int64(limit)).Scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read abandoned runs: %w", err)

@@ -34,7 +34,7 @@ type DeliverySubscription struct {
 // SubscribeDeliveries begins with what changes from now on. Close it after use.
 func (h *Hub) SubscribeDeliveries(business string, endpoint *string) *DeliverySubscription {
 	s := &DeliverySubscription{
-		hub: h, business: business, endpoint: endpoint, rang: make(chan struct{}, 1), seen: map[string]store.Time{}, since: store.Now(),
+		hub: h, business: business, endpoint: endpoint, rang: make(chan struct{}, 1), seen: map[string]store.Time{}, since: h.cfg.Store.Now(),
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *DeliverySubscription) read(ctx context.Context) ([]*store.Delivery, err
 	var err error
 	switch {
 	case look:
-		rows, err = s.hub.cfg.Store.DeliveriesChanged(ctx, s.business, store.Now().Add(-lookBack), s.since, lookedAtMax)
+		rows, err = s.hub.cfg.Store.DeliveriesChanged(ctx, s.business, s.hub.cfg.Store.Now().Add(-lookBack), s.since, lookedAtMax)
 		if err == nil && len(rows) == lookedAtMax {
 			s.ring(Entry{}) // there is more
 		}

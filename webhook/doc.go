@@ -6,12 +6,16 @@
 // row by its lease and never beyond; a row that it lets go of is due again in SQL. So a delivery is made at least once,
 // whatever dies in between, and receivers tell a repeated one by its `webhook-id`.
 //
-// Four goroutines share the work, and only the scheduler decides:
+// Replicas share the work by shards of businesses: a shard's deliveries are done by one of them at a time, which holds it by a
+// lease in SQL, and writes outcomes under its token alone. So what follows is decided within one process, and stays true with
+// any number of them. A replica that dies hands its shards on within 10 s, one that stops at once.
 //
-//	intake     entries of the stream → the deliveries of their events, in sequence     (intake.go)
-//	scheduler  lanes: which delivery goes out next                                    (worker.go, lane.go)
-//	claimer    what is due in SQL, and what the scheduler gives back to it            (claim.go)
-//	recorder   outcomes, many in one transaction                                      (record.go)
+// These goroutines share the work, and only the scheduler decides:
+//
+//	feeder     the only reader of deliveries: fresh ones, due ones, and newly taken shards   (feed.go)
+//	scheduler  lanes: which delivery goes out next                                           (worker.go, lane.go)
+//	recorder   outcomes, many in one transaction                                             (record.go)
+//	holder     keeps the shards, takes free ones, hands back what is beyond the fair share   (holds.go)
 //
 // and each attempt runs in one of its own (attempt.go). What an answer means is decided by a pure function (retry.go).
 //

@@ -15,7 +15,7 @@ const (
 
 // lane is what the scheduler knows of one endpoint.
 type lane struct {
-	endpoint string
+	store.Due
 	queue    []*store.Job        // waiting, in order of sequence
 	busy     map[string]struct{} // the conversations in flight: one attempt each
 	inFlight int
@@ -25,7 +25,7 @@ type lane struct {
 	ready    bool      // stands in the scheduler's ready list
 }
 
-func newLane(endpoint string) *lane { return &lane{endpoint: endpoint, busy: map[string]struct{}{}} }
+func newLane(of store.Due) *lane { return &lane{Due: of, busy: map[string]struct{}{}} }
 
 // add puts a job in its place. Jobs come nearly in order: the place is found from the end.
 func (l *lane) add(job *store.Job) {

@@ -44,6 +44,11 @@ func (w *Worker) record() {
 }
 
 func (w *Worker) write(ctx context.Context, batch []*store.Outcome) {
+	defer func() {
+		for _, o := range batch {
+			w.holds.end(o.Job.Shard)
+		}
+	}()
 	for len(batch) > 0 {
 		changed, err := w.cfg.Store.Record(ctx, batch)
 		if err == nil {

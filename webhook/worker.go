@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"parley/store"
 	"parley/stream"
 )
@@ -35,17 +37,26 @@ const (
 	claimedAtOnce = 100 // deliveries an endpoint and claim
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
 	tick          = 50 * time.Millisecond
+	stale         = 50 * time.Millisecond // what was read longer ago is read again before it is sent
+	remembered    = time.Minute           // how long a change of a business's endpoints is; far beyond what waits unread
 )
 
 // Worker delivers. Feed it with Offer, and Run it.
 type Worker struct {
 	cfg      Config
+	replica  string // its name among the replicas that share the shards
+	holds    holds
 	inbox    chan []stream.Entry
 	lost     atomic.Int64 // entries that did not fit into the inbox
-	arrivals chan arrival
+	asks     chan ask
+	takes    chan int // shards to be taken
+	fed      chan fed
 	ended    chan ended
 	outcomes chan *store.Outcome
-	intake   intake // of the goroutine that takes in
+	intake   intake // the feeder's
+
+	mu      sync.Mutex            // guards changed
+	changed map[string]store.Time // when a business's endpoints last changed
 
 	// What follows is the scheduler's alone.
 	lanes   map[string]*lane
@@ -54,17 +65,10 @@ type Worker struct {
 	young   []time.Time // when the attempts that hold a token began, oldest first
 	flying  int
 	letGo   []*store.Job     // to be given back to SQL
-	asked   bool             // the claimer is at work
+	asked   bool             // the feeder has an ask
 	nextAsk time.Time        // when it is next asked for whatever is due
-	failing bool             // the claimer did not get through
+	failing bool             // the last ask failed
 	parked  map[string]*lane // the lanes that are fed from SQL alone
-}
-
-// arrival are fresh deliveries, and the endpoints that have older ones waiting in SQL: their lanes are fed from there, so that
-// nothing is overtaken.
-type arrival struct {
-	jobs      []*store.Job
-	overtaken []string
 }
 
 // ended is an attempt that is over.
@@ -72,7 +76,7 @@ type ended struct {
 	job     *store.Job
 	began   time.Time
 	outcome *store.Outcome // nil: nothing is to be recorded
-	cut     bool           // by the end of the drain: it is to be given back
+	cut     bool           // it was not made, or not to its end: it is to be given back
 }
 
 // New makes a worker.
@@ -81,31 +85,50 @@ func New(cfg Config) *Worker {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	w := &Worker{
-		cfg: cfg, inbox: make(chan []stream.Entry, 256), arrivals: make(chan arrival, 16), ended: make(chan ended, maxInFlight),
-		outcomes: make(chan *store.Outcome, maxInFlight), lanes: map[string]*lane{}, parked: map[string]*lane{},
+		cfg: cfg, replica: uuid.NewString(), holds: holds{shared: cfg.Store.Shared(), of: map[int]*hold{}},
+		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), fed: make(chan fed, 16),
+		ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
+		changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
 	}
 	w.intake = intake{w: w, last: map[string]int64{}}
 	return w
 }
 
-// Prepare makes due what an earlier server left in flight, and notes where the feeds stand. It comes before Run, and before
-// anything new is committed: what is committed after it comes by the stream.
+// Prepare takes all shards, where there are no other replicas to share them with, and makes due what an earlier server left in
+// flight. It comes before Run, and before anything new is committed: what is committed after it comes by the stream.
 func (w *Worker) Prepare(ctx context.Context) error {
-	if err := w.cfg.Store.ReleaseAll(ctx); err != nil {
-		return err
+	if w.holds.shared {
+		return nil
 	}
-	return w.intake.look(ctx, true)
+	_, err := w.intake.acquire(ctx, store.Shards)
+	return err
+}
+
+// Changed says that the endpoints of a business have changed: what was read of them before is read again before it is sent.
+func (w *Worker) Changed(business string) {
+	now := w.cfg.Store.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for b, at := range w.changed {
+		if now.Sub(at) > remembered {
+			delete(w.changed, b)
+		}
+	}
+	w.changed[business] = now
+}
+
+func (w *Worker) changedAt(business string) store.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changed[business]
 }
 
 // Run delivers until ctx ends; then it begins nothing new, lets the attempts in flight end, for as long as Config.Drain,
-// writes down their outcomes, and gives the rest back to SQL.
+// writes down their outcomes, and hands its shards back, each as soon as nothing of it is in flight.
 func (w *Worker) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
-	helpers.Go(func() { w.takeIn(ctx) })
-	asks, claims := make(chan ask), make(chan claimed, 1)
-	claimer, stopClaimer := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopClaimer()
-	helpers.Go(func() { w.claim(claimer, asks, claims) })
+	helpers.Go(func() { w.feed(ctx) })
+	helpers.Go(func() { w.renew(ctx) })
 	recorded := make(chan struct{})
 	go func() {
 		defer close(recorded)
@@ -121,83 +144,91 @@ func (w *Worker) Run(ctx context.Context) error {
 		var send chan ask
 		var next ask
 		if w.due(time.Now()) {
-			send, next = asks, w.ask(time.Now())
+			send, next = w.asks, w.ask(time.Now())
 		}
 		select {
 		case <-ctx.Done():
 		case send <- next:
 			w.asked, w.letGo = true, nil
-		case c := <-claims:
-			w.claimedJobs(c, time.Now())
-		case a := <-w.arrivals:
-			w.arrived(a)
+		case f := <-w.fed:
+			w.take(f)
 		case e := <-w.ended:
 			w.attemptEnded(e)
 		case <-ticker.C:
-			w.parkChoked(time.Now())
+			w.tidy(time.Now())
 		}
 	}
-	close(asks)
+	w.drain(cut)
 	helpers.Wait()
-	close(claims)
-	close(w.arrivals)
-	w.drain(cut, claims)
 	close(w.outcomes)
 	<-recorded
+	w.give(context.Background(), w.holds.rest())
+	if w.holds.shared {
+		return w.cfg.Store.Leave(context.WithoutCancel(ctx), w.replica)
+	}
 	return nil
 }
 
 var errCut = errors.New("the drain is over")
 
-// drain waits for the attempts in flight, and gives everything else back to SQL.
-func (w *Worker) drain(cut context.CancelCauseFunc, claims <-chan claimed) {
-	for c := range claims {
-		w.claimedJobs(c, time.Now())
-	}
-	for a := range w.arrivals {
-		w.letGo = append(w.letGo, a.jobs...)
+// drain waits for the attempts in flight. The shards are handed back with all that else is held of them.
+func (w *Worker) drain(cut context.CancelCauseFunc) {
+	w.holds.leave()
+	for range w.fed { // until the feeder has ended: what it still brings is handed back too
+		continue
 	}
 	limit := time.AfterFunc(w.cfg.Drain, func() { cut(errCut) })
 	defer limit.Stop()
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
 	for w.flying > 0 {
-		w.attemptEnded(<-w.ended)
-	}
-	for _, l := range w.lanes {
-		w.letGo = append(w.letGo, l.queue...)
-	}
-	if len(w.letGo) > 0 {
-		if err := w.cfg.Store.Release(context.Background(), ids(w.letGo)); err != nil {
-			w.cfg.Log.Warn("give deliveries back: they are due again when their leases end", "deliveries", len(w.letGo), "error", err)
+		if w.holds.shared {
+			w.give(context.Background(), w.holds.idle())
+		}
+		select {
+		case e := <-w.ended:
+			w.attemptEnded(e)
+		case <-ticker.C:
 		}
 	}
 }
 
-func ids(jobs []*store.Job) []string {
-	out := make([]string, len(jobs))
-	for i, j := range jobs {
-		out[i] = j.DeliveryID
-	}
-	return out
-}
-
-func (w *Worker) laneOf(endpoint string) *lane {
-	l := w.lanes[endpoint]
+func (w *Worker) laneOf(of store.Due) *lane {
+	l := w.lanes[of.EndpointID]
 	if l == nil {
-		l = newLane(endpoint)
-		w.lanes[endpoint] = l
+		l = newLane(of)
+		w.lanes[of.EndpointID] = l
 	}
 	return l
 }
 
-// arrived queues fresh deliveries, or gives them back to SQL where their lane is fed from there or memory is full.
-func (w *Worker) arrived(a arrival) {
-	if !w.cfg.NoPoll {
-		for _, endpoint := range a.overtaken {
-			w.park(w.laneOf(endpoint))
-		}
+func endpointOf(job *store.Job) store.Due {
+	return store.Due{EndpointID: job.EndpointID, Shard: job.Shard}
+}
+
+// take takes over what the feeder has read.
+func (w *Worker) take(f fed) {
+	switch {
+	case f.claim != nil:
+		w.claimedJobs(f.claim, time.Now())
+	case f.moved:
+		w.nextAsk = time.Time{}
+	default:
+		w.arrived(f)
 	}
-	for _, job := range a.jobs {
-		l := w.laneOf(job.EndpointID)
+}
+
+// arrived queues fresh deliveries, or gives them back to SQL where their lane is fed from there or memory is full.
+func (w *Worker) arrived(f fed) {
+	overtaken := make(map[string]bool, len(f.overtaken))
+	for _, endpoint := range f.overtaken {
+		overtaken[endpoint] = !w.cfg.NoPoll
+	}
+	for _, job := range f.jobs {
+		l := w.laneOf(endpointOf(job))
+		if overtaken[job.EndpointID] && !l.parked {
+			w.park(l)
+		}
 		if !l.parked && (w.backlog >= maxBacklog || len(l.queue) >= laneQueue) {
 			w.park(l)
 		}
@@ -237,8 +268,15 @@ func (w *Worker) giveBack(l *lane, job *store.Job) {
 	w.letGo = append(w.letGo, job)
 }
 
-func (w *Worker) parkChoked(now time.Time) {
+// tidy parks the lanes that are choked, forgets those that are idle, and those of shards that are no longer ours: what was
+// held of them is another replica's by now, or is handed back with the shard.
+func (w *Worker) tidy(now time.Time) {
 	for endpoint, l := range w.lanes {
+		if _, open := w.holds.open(l.Shard); !open {
+			w.backlog -= len(l.queue)
+			l.queue, l.letGo = nil, 0
+			w.setParked(l, false)
+		}
 		switch {
 		case len(l.queue) > 0 && l.choked(now):
 			w.park(l)
@@ -263,9 +301,14 @@ func (w *Worker) dispatch(ctx context.Context) {
 			continue
 		}
 		w.backlog--
-		w.makeReady(l) // it may have more, and stands at the end of the line
-		if job.LeaseUntil.Time().Sub(now) < w.cfg.Timeout+leaseMargin {
-			continue // it waited too long here: it is due in SQL when its lease ends
+		w.makeReady(l)                                                         // it may have more, and stands at the end of the line
+		if job.LeaseUntil.Sub(w.cfg.Store.Now()) < w.cfg.Timeout+leaseMargin { // it waited too long here
+			w.giveBack(l, job)
+			w.park(l) // nothing is to overtake it
+			continue
+		}
+		if !w.holds.begin(job.Hold()) {
+			continue // its shard is another replica's by now, or about to be
 		}
 		l.begin(job, now)
 		w.flying++
@@ -276,10 +319,11 @@ func (w *Worker) dispatch(ctx context.Context) {
 
 // deliver makes one attempt and decides what follows from it.
 func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) ended {
-	if store.Now().Sub(job.ReadAt) > 0 { // it has waited here, however shortly
+	if w.cfg.Store.Now().Sub(job.ReadAt) > stale || w.changedAt(job.BusinessID) >= job.ReadAt {
 		waits, err := w.cfg.Store.Reread(ctx, job)
 		if err != nil {
-			w.cfg.Log.Warn("send a delivery: it is due again when its lease ends", "error", err)
+			w.cfg.Log.Warn("send a delivery: giving it back", "error", err)
+			return ended{job: job, began: began, cut: true}
 		}
 		if !waits {
 			return ended{job: job, began: began}
@@ -298,7 +342,7 @@ func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) e
 		made.Error = &v.failure
 	}
 	if v.status == store.Retrying {
-		next := store.Now().Add(v.delay)
+		next := w.cfg.Store.Now().Add(v.delay)
 		outcome.Next = &next
 	}
 	return ended{job: job, began: began, outcome: outcome}
@@ -316,21 +360,24 @@ func (w *Worker) attemptEnded(e ended) {
 	l.end(e.job, time.Now())
 	w.makeReady(l)
 	switch {
-	case e.cut:
-		w.giveBack(l, e.job)
 	case e.outcome != nil:
 		w.outcomes <- e.outcome
+		return // the recorder counts it out
+	case e.cut:
+		w.giveBack(l, e.job)
+		w.park(l)
 	}
+	w.holds.end(e.job.Shard)
 }
 
-// due says whether the claimer is to be asked: each half second, and as soon as a lane that is fed from SQL runs dry.
+// due says whether the feeder is to be asked: each half second, and as soon as a lane that is fed from SQL runs dry.
 func (w *Worker) due(now time.Time) bool {
 	switch {
-	case w.asked || w.cfg.NoPoll:
+	case w.asked:
 		return false
 	case !now.Before(w.nextAsk):
 		return true
-	case w.failing:
+	case w.failing || w.cfg.NoPoll:
 		return false
 	}
 	for _, l := range w.parked {
@@ -343,22 +390,24 @@ func (w *Worker) due(now time.Time) bool {
 
 // ask says what the scheduler wants from SQL, and what it gives back.
 func (w *Worker) ask(now time.Time) ask {
-	a := ask{release: w.letGo, all: !now.Before(w.nextAsk), room: map[string]int{}, rest: max(0, maxBacklog-w.backlog)}
+	a := ask{
+		release: w.letGo, all: !now.Before(w.nextAsk), room: map[store.Due]int{}, rest: max(0, maxBacklog-w.backlog),
+	}
 	lanes := w.parked
 	if a.all {
 		lanes = w.lanes
 	}
-	for endpoint, l := range lanes {
+	for _, l := range lanes {
 		if a.all || l.hungry(now) {
-			a.room[endpoint] = l.room(now)
+			a.room[l.Due] = l.room(now)
 		}
 	}
 	return a
 }
 
-// claimedJobs queues what the claimer brought. An endpoint of which SQL had all that was asked for has more: it is parked.
-// One of which SQL had less has no more, unless some is on its way there.
-func (w *Worker) claimedJobs(c claimed, now time.Time) {
+// claimedJobs queues what the feeder brought. An endpoint of which SQL had all that was asked for has more: it is parked. One
+// of which SQL had less has no more, unless some is on its way there.
+func (w *Worker) claimedJobs(c *claimed, now time.Time) {
 	w.asked, w.failing = false, c.err != nil
 	if c.ask.all || c.err != nil {
 		w.nextAsk = now.Add(claimEvery)
@@ -367,15 +416,17 @@ func (w *Worker) claimedJobs(c claimed, now time.Time) {
 		w.letGo = append(c.ask.release, w.letGo...)
 	} else {
 		for _, job := range c.ask.release {
-			w.laneOf(job.EndpointID).letGo--
+			if l := w.lanes[job.EndpointID]; l != nil && l.letGo > 0 {
+				l.letGo--
+			}
 		}
 	}
-	for endpoint, wanted := range c.wanted {
-		l := w.laneOf(endpoint)
-		for _, job := range c.jobs[endpoint] {
+	for of, wanted := range c.wanted {
+		l := w.laneOf(of)
+		for _, job := range c.jobs[of.EndpointID] {
 			w.enqueue(l, job)
 		}
-		if parked := wanted > 0 && len(c.jobs[endpoint]) >= wanted; parked || l.letGo == 0 {
+		if parked := wanted > 0 && len(c.jobs[of.EndpointID]) >= wanted; parked || l.letGo == 0 {
 			w.setParked(l, parked)
 		}
 	}
@@ -383,8 +434,8 @@ func (w *Worker) claimedJobs(c claimed, now time.Time) {
 
 func (w *Worker) setParked(l *lane, parked bool) {
 	if l.parked = parked; parked {
-		w.parked[l.endpoint] = l
+		w.parked[l.EndpointID] = l
 	} else {
-		delete(w.parked, l.endpoint)
+		delete(w.parked, l.EndpointID)
 	}
 }

@@ -1,0 +1,116 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"parley/store"
+)
+
+// TestShardsHaveOneHolder: a shard is taken by one replica at a time; what was in flight under its last hold is free at once
+// for the next, in its place, and whatever is still written under that last hold changes nothing.
+func TestShardsHaveOneHolder(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, func(c *store.Config) { c.Ringing = func() bool { return true } }) // deliveries are born with a lease
+		v := newBusiness(t, s)
+		p := newEndpoint(t, s, v, store.EventTypes...)
+		turn := begin(t, s, v, "")
+		first := takeAll(t, s, "first")
+		finish(t, s, turn)
+		shard := store.ShardOf(v.BusinessID)
+		events, err := s.EventsAfter(t.Context(), v.BusinessID, 1, 3, nil, 10)
+		if err != nil || len(events) != 2 {
+			t.Fatal(events, err)
+		}
+		fresh, err := s.FreshJobs(t.Context(), []store.Hold{first[shard]}, []string{events[0].ID, events[1].ID})
+		if err != nil || len(fresh) != 2 || fresh[0].Hold() != first[shard] {
+			t.Fatalf("fresh: %v, %v", fresh, err)
+		}
+		if others, err := s.FreshJobs(t.Context(), []store.Hold{first[(shard+1)%store.Shards]}, []string{events[0].ID}); err != nil || len(others) != 0 {
+			t.Errorf("of another shard: %v, %v", others, err)
+		}
+		if overtaken, err := s.Overtaken(t.Context(), []string{p.ID}); err != nil || len(overtaken) != 1 {
+			t.Errorf("the first event, which was in flight when the shard was taken, does not wait in SQL: %v, %v", overtaken, err)
+		}
+		if s.Shared() { // nobody takes what is held
+			if taken, err := s.TakeShards(t.Context(), "second", 1); err != nil || len(taken) != 0 {
+				t.Fatalf("took what is held: %v, %v", taken, err)
+			}
+			if held, share, err := s.RenewShards(t.Context(), "second"); err != nil || len(held) != 0 || share != store.Shards {
+				t.Errorf("the only live replica holds %v of %d, %v", held, share, err)
+			}
+			if held, share, err := s.RenewShards(t.Context(), "first"); err != nil || len(held) != store.Shards || share != store.Shards/2 {
+				t.Errorf("the first of two holds %d, its share is %d, %v", len(held), share, err)
+			}
+			if err := s.GiveShards(t.Context(), []store.Hold{first[shard]}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		taken, err := s.TakeShards(t.Context(), "second", store.Shards)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var second store.Hold
+		for _, h := range taken {
+			if h.Shard == shard {
+				second = h
+			}
+		}
+		outcome := &store.Outcome{Job: fresh[0], Status: store.Delivered, Attempt: &store.Attempt{
+			DeliveryID: fresh[0].DeliveryID, Number: 1, Trigger: store.TriggerAutomatic, StartedAt: store.Now(),
+		}}
+		if changed, err := s.Record(t.Context(), []*store.Outcome{outcome}); err != nil || len(changed) != 0 {
+			t.Errorf("recorded under a hold that is over: %v, %v", changed, err)
+		}
+		if err := s.Release(t.Context(), fresh); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.GiveShards(t.Context(), []store.Hold{first[shard]}); err != nil {
+			t.Fatal(err)
+		}
+		if jobs, err := s.Claim(t.Context(), []store.Wanted{{EndpointID: p.ID, Limit: 10, Hold: first[shard]}}, time.Minute); err != nil || len(jobs) != 0 {
+			t.Errorf("claimed under a hold that is over: %v, %v", jobs, err)
+		}
+		jobs, err := s.Claim(t.Context(), []store.Wanted{{EndpointID: p.ID, Limit: 10, Hold: second}}, time.Minute)
+		if err != nil || len(jobs) != 3 || jobs[0].Seq != 1 || jobs[2].Seq != 3 || jobs[0].Hold() != second {
+			t.Fatalf("claimed by the second: %v, %v", jobs, err)
+		}
+		for i := range fresh {
+			fresh[i] = jobs[i]
+		}
+		outcome.Job, outcome.Attempt.DeliveryID = jobs[0], jobs[0].DeliveryID
+		if changed, err := s.Record(t.Context(), []*store.Outcome{outcome}); err != nil || len(changed) != 1 {
+			t.Errorf("recorded by the second: %v, %v", changed, err)
+		}
+	})
+}
+
+// TestRetriesAreNotStarved: however many deliveries were never tried, a claim takes retries too.
+func TestRetriesAreNotStarved(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		v := newBusiness(t, s)
+		p := newEndpoint(t, s, v, store.RunFinished)
+		holds := takeAll(t, s, "replica")
+		want := []store.Wanted{{EndpointID: p.ID, Limit: 4, Hold: holds[store.ShardOf(v.BusinessID)]}}
+		finish(t, s, begin(t, s, v, ""))
+		first, err := s.Claim(t.Context(), want, time.Minute)
+		if err != nil || len(first) != 1 {
+			t.Fatal(first, err)
+		}
+		due := store.Now()
+		_, err = s.Record(t.Context(), []*store.Outcome{{Job: first[0], Status: store.Retrying, Next: &due, Attempt: &store.Attempt{
+			DeliveryID: first[0].DeliveryID, Number: 1, Trigger: store.TriggerAutomatic, StartedAt: due,
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 6 {
+			finish(t, s, begin(t, s, v, ""))
+		}
+		jobs, err := s.Claim(t.Context(), want, time.Minute)
+		if err != nil || len(jobs) != 5 || jobs[0].Attempts != 1 || jobs[4].Attempts != 0 {
+			t.Errorf("claimed %d, %v", len(jobs), err)
+		}
+	})
+}

@@ -1,0 +1,385 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"parley/store"
+	"parley/stream"
+)
+
+// The feeder is the only one that reads deliveries for the scheduler: fresh ones that the stream rang for, and due ones that
+// the scheduler asks for. It hands them over in the order in which it read them. So what is fresh overtakes nothing that
+// waits: a claim that was read before it arrives before it, and if there is something to claim, the lane is parked.
+
+const (
+	intakeBatch = 200             // entries for which deliveries are read together
+	gapAtOnce   = 1000            // events of a gap read at once
+	lookEvery   = 2 * time.Second // how often a loss is looked for
+	readAgain   = 250 * time.Millisecond
+)
+
+// fed is what the feeder hands over.
+type fed struct {
+	jobs      []*store.Job // fresh deliveries, in sequence
+	overtaken []string     // endpoints of those that have older ones waiting in SQL
+	claim     *claimed     // or the answer to an ask
+	moved     bool         // shards were taken: there may be much to ask for
+}
+
+// Offer takes what the reader of the stream has read. It does not block: what does not fit is found missing by its sequence.
+func (w *Worker) Offer(entries []stream.Entry) {
+	for _, e := range entries {
+		if e.Seq == 0 && len(e.Deliveries) == 0 {
+			w.Changed(e.BusinessID)
+		}
+	}
+	select {
+	case w.inbox <- entries:
+	default:
+		w.lost.Add(1)
+	}
+}
+
+// feed works until ctx ends.
+func (w *Worker) feed(ctx context.Context) {
+	defer close(w.fed)
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	in := &w.intake
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case entries := <-w.inbox:
+			err = in.take(ctx, w.waiting(entries))
+		case a := <-w.asks:
+			w.fed <- fed{claim: w.claim(ctx, a)}
+		case n := <-w.takes:
+			err = in.takeShards(ctx, n)
+		case <-ticker.C:
+			if losses := w.lost.Load() + w.cfg.Stream.Losses(); losses != in.losses && !w.cfg.NoPoll {
+				if err = in.look(ctx); err == nil {
+					in.losses = losses
+				}
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			w.cfg.Log.Warn("feed the delivery worker", "error", err)
+		}
+	}
+}
+
+// waiting adds what else waits in the inbox, up to a batch.
+func (w *Worker) waiting(entries []stream.Entry) []stream.Entry {
+	for len(entries) < intakeBatch {
+		select {
+		case more := <-w.inbox:
+			entries = append(entries, more...)
+		default:
+			return entries
+		}
+	}
+	return entries
+}
+
+// intake counts the sequences.
+type intake struct {
+	w      *Worker
+	last   map[string]int64 // by business: whatever is up to it was taken in, or waits in SQL for its claim
+	losses int64
+}
+
+// insist repeats a reading until it succeeds or ctx ends: to go on without it would let later events overtake.
+func (in *intake) insist(ctx context.Context, read func() error) error {
+	for {
+		err := read()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		in.w.cfg.Log.Warn("read deliveries: trying again", "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(readAgain):
+		}
+	}
+}
+
+// take takes in entries of the stream, and what their sequences show to be missing.
+func (in *intake) take(ctx context.Context, entries []stream.Entry) error {
+	slices.SortStableFunc(entries, func(a, b stream.Entry) int { return int(a.Seq - b.Seq) })
+	var events []string
+	documents := map[string][]byte{}
+	for _, e := range entries {
+		if _, open := in.w.holds.open(store.ShardOf(e.BusinessID)); !open {
+			continue
+		}
+		last := in.last[e.BusinessID]
+		if e.Seq <= last {
+			continue // a stroke for changed deliveries, or one that came late: its event was read from SQL meanwhile
+		}
+		if e.Seq > last+1 {
+			if err := in.hand(ctx, events, documents); err != nil {
+				return err
+			}
+			events = nil
+			if err := in.fill(ctx, e.BusinessID, last, e.Seq-1); err != nil {
+				return err
+			}
+		}
+		events = append(events, e.EventID)
+		if e.Body != nil {
+			documents[e.EventID] = e.Body
+		}
+		in.last[e.BusinessID] = e.Seq
+	}
+	return in.hand(ctx, events, documents)
+}
+
+// fill takes in the events of a business after one sequence and up to another, from SQL.
+func (in *intake) fill(ctx context.Context, business string, after, until int64) error {
+	for after < until {
+		var missed []*store.Event
+		err := in.insist(ctx, func() (err error) {
+			missed, err = in.w.cfg.Store.EventsAfter(ctx, business, after, until, nil, gapAtOnce)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if len(missed) == 0 {
+			break // they are too old to be kept
+		}
+		events := make([]string, len(missed))
+		documents := make(map[string][]byte, len(missed))
+		for i, m := range missed {
+			events[i] = m.ID
+			documents[m.ID] = m.Body
+		}
+		if err := in.hand(ctx, events, documents); err != nil {
+			return err
+		}
+		after = missed[len(missed)-1].Seq
+		in.last[business] = after
+	}
+	in.last[business] = max(in.last[business], until)
+	return nil
+}
+
+// hand reads the deliveries of events and hands them to the scheduler.
+func (in *intake) hand(ctx context.Context, events []string, documents map[string][]byte) error {
+	for chunk := range slices.Chunk(events, intakeBatch) {
+		var f fed
+		err := in.insist(ctx, func() (err error) {
+			f.jobs, err = in.w.cfg.Store.FreshJobs(ctx, in.w.holds.all(), chunk)
+			if err == nil {
+				f.jobs, err = in.w.withDocuments(ctx, f.jobs, documents)
+			}
+			if err == nil && len(f.jobs) > 0 {
+				f.overtaken, err = in.w.cfg.Store.Overtaken(ctx, endpointsOf(f.jobs))
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if len(f.jobs) > 0 {
+			in.w.fed <- f
+		}
+	}
+	return nil
+}
+
+func endpointsOf(jobs []*store.Job) []string {
+	seen := make(map[string]bool, len(jobs))
+	var out []string
+	for _, j := range jobs {
+		if !seen[j.EndpointID] {
+			seen[j.EndpointID] = true
+			out = append(out, j.EndpointID)
+		}
+	}
+	return out
+}
+
+// look compares every business's sequence with what was taken in, and takes in what is missing.
+func (in *intake) look(ctx context.Context) error {
+	extents, err := in.w.cfg.Store.AllExtents(ctx)
+	if err != nil {
+		return err
+	}
+	for _, e := range extents {
+		if _, open := in.w.holds.open(store.ShardOf(e.BusinessID)); !open {
+			continue
+		}
+		if last := in.last[e.BusinessID]; e.Last > last {
+			if err := in.fill(ctx, e.BusinessID, last, e.Last); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// takeShards takes up to so many free shards, and takes in what has been committed there meanwhile.
+func (in *intake) takeShards(ctx context.Context, n int) error {
+	taken, err := in.acquire(ctx, n)
+	if err != nil || taken == 0 {
+		return err
+	}
+	in.w.fed <- fed{moved: true}
+	return in.look(ctx)
+}
+
+// acquire takes up to so many free shards. What was committed there before is free in SQL then, and waits for a claim; what is
+// committed after comes by the stream, and is counted from where the feeds stood before.
+func (in *intake) acquire(ctx context.Context, n int) (int, error) {
+	extents, err := in.w.cfg.Store.AllExtents(ctx)
+	if err != nil {
+		return 0, err
+	}
+	in.w.holds.moving.Lock()
+	defer in.w.holds.moving.Unlock()
+	began := time.Now()
+	taken, err := in.w.cfg.Store.TakeShards(ctx, in.w.replica, n)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range extents {
+		if slices.ContainsFunc(taken, func(h store.Hold) bool { return h.Shard == store.ShardOf(e.BusinessID) }) {
+			in.last[e.BusinessID] = e.Last
+		}
+	}
+	in.w.holds.took(taken, began)
+	return len(taken), nil
+}
+
+// ask is what the scheduler wants of the feeder.
+type ask struct {
+	release []*store.Job      // to be given back to SQL first, so that the claim sees them
+	all     bool              // claim whatever is due; else for the endpoints of room alone
+	room    map[store.Due]int // for how many deliveries there is use, by endpoint; of others, claimedAtOnce
+	rest    int               // and in all
+	give    []store.Hold      // shards to be handed back
+}
+
+// claimed is the feeder's answer.
+type claimed struct {
+	ask      ask
+	released bool                    // the release was written
+	wanted   map[store.Due]int       // how many were asked for, by endpoint
+	jobs     map[string][]*store.Job // the jobs now held, by endpoint, in sequence, with their documents
+	err      error
+}
+
+func (w *Worker) claim(ctx context.Context, a ask) *claimed {
+	c := &claimed{ask: a}
+	if c.err = w.answer(ctx, c); c.err != nil && ctx.Err() == nil {
+		w.cfg.Log.Warn("claim due deliveries", "error", c.err)
+	}
+	return c
+}
+
+func (w *Worker) answer(ctx context.Context, c *claimed) error {
+	if len(c.ask.release) > 0 {
+		if err := w.cfg.Store.Release(ctx, c.ask.release); err != nil {
+			return err
+		}
+	}
+	c.released = true
+	if w.cfg.NoPoll {
+		return nil
+	}
+	holds := map[int]store.Hold{}
+	var shards []int
+	for _, h := range w.holds.all() {
+		holds[h.Shard] = h
+		shards = append(shards, h.Shard)
+	}
+	due := make([]store.Due, 0, len(c.ask.room))
+	if c.ask.all {
+		var err error
+		if due, err = w.cfg.Store.DueEndpoints(ctx, shards); err != nil {
+			return err
+		}
+	} else {
+		for endpoint := range c.ask.room {
+			due = append(due, endpoint)
+		}
+	}
+	c.wanted = make(map[store.Due]int, len(due))
+	var wanted []store.Wanted
+	rest := c.ask.rest
+	for _, d := range due {
+		h, held := holds[d.Shard]
+		if !held {
+			continue
+		}
+		n, known := c.ask.room[d]
+		if !known {
+			n = claimedAtOnce
+		}
+		if n = min(n, rest); n > 0 {
+			rest -= n
+			c.wanted[d] = n
+			wanted = append(wanted, store.Wanted{EndpointID: d.EndpointID, Limit: n, Hold: h})
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	jobs, err := w.cfg.Store.Claim(ctx, wanted, Lease(w.cfg.Timeout))
+	if err != nil {
+		c.wanted = nil
+		return err
+	}
+	err = w.intake.insist(ctx, func() (err error) {
+		jobs, err = w.withDocuments(ctx, jobs, nil)
+		return err
+	})
+	if err != nil { // ctx has ended: the shards are handed back with whatever is held
+		c.wanted = nil
+		return err
+	}
+	c.jobs = make(map[string][]*store.Job, len(wanted))
+	for _, job := range jobs {
+		c.jobs[job.EndpointID] = append(c.jobs[job.EndpointID], job)
+	}
+	return nil
+}
+
+// withDocuments gives the jobs their events' documents: those at hand, the others from SQL.
+func (w *Worker) withDocuments(ctx context.Context, jobs []*store.Job, atHand map[string][]byte) ([]*store.Job, error) {
+	var missing []string
+	for _, job := range jobs {
+		if job.Body == nil {
+			if job.Body = atHand[job.EventID]; job.Body == nil {
+				missing = append(missing, job.EventID)
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return jobs, nil
+	}
+	events, err := w.cfg.Store.EventsByID(ctx, missing)
+	if err != nil {
+		return jobs, err
+	}
+	out := make([]*store.Job, 0, len(jobs))
+	for _, job := range jobs {
+		if job.Body == nil {
+			event := events[job.EventID]
+			if event == nil {
+				w.cfg.Log.Error("a delivery without its event", "delivery", job.DeliveryID, "error", fmt.Errorf("event %s is not in SQL", job.EventID))
+				continue
+			}
+			job.Body = event.Body
+		}
+		out = append(out, job)
+	}
+	return out, nil
+}
