@@ -152,7 +152,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	}
 	p.stream, err = stream.Open(stream.Config{
 		URL: s.RedisURL, Off: s.noStream, Log: log,
-		Receive: func(entries []stream.Entry) { p.hub.Offer(entries); p.worker.Offer(entries) },
+		Receive: func(entries []stream.Entry) { p.hub.Offer(entries); p.worker.Offer(entries); p.runner.Offer(entries) },
 	})
 	if err != nil {
 		return nil, err

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"parley/store"
+	"parley/stream"
 )
 
 // Config is what a Runner is made with.
@@ -24,9 +27,11 @@ type Config struct {
 
 const (
 	queueWait   = 30 * time.Second
-	lockMargin  = 15 * time.Second      // beyond the turn's deadline, for its second commit
-	lockPoll    = 50 * time.Millisecond // how often a lock that another replica holds is tried
+	turnLease   = 15 * time.Second       // a turn of which nothing is heard for so long was left behind by a crash
+	keepEvery   = 2 * time.Second        // how often the turns that run, and those that wait, are kept alive
+	lockPoll    = 100 * time.Millisecond // how often a lock that another replica holds is tried, if nobody rings
 	insistEvery = 250 * time.Millisecond
+	insistFor   = 30 * time.Second
 	sweepEvery  = 5 * time.Second
 	sweepAtOnce = 100
 )
@@ -35,14 +40,16 @@ const (
 type Runner struct {
 	cfg    Config
 	queue  *queue
+	line   *line
 	turns  sync.WaitGroup
 	ctx    context.Context // of all turns: ends when they are interrupted
 	cancel context.CancelCauseFunc
 	open   context.Context // ends when no new turn may begin
 	shut   context.CancelFunc
 
-	mu       sync.Mutex // guards draining
+	mu       sync.Mutex // guards what follows
 	draining bool
+	running  map[string]struct{} // the runs of the turns that have begun
 }
 
 var (
@@ -58,7 +65,7 @@ func NewRunner(cfg Config) *Runner {
 	if cfg.QueueWait == 0 {
 		cfg.QueueWait = queueWait
 	}
-	r := &Runner{cfg: cfg, queue: newQueue()}
+	r := &Runner{cfg: cfg, queue: newQueue(), line: newLine(cfg.Store), running: map[string]struct{}{}}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.open, r.shut = context.WithCancel(context.Background())
 	return r
@@ -87,13 +94,17 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	}
 	deadline := time.Now().Add(r.cfg.QueueWait)
 	leave := func() {}
+	var place *place
 	if in.SessionID != nil {
-		if leave, err = r.waitInLine(ctx, agent, *in.SessionID); err != nil {
+		place = r.line.arrive(*in.SessionID)
+		if leave, err = r.waitInLine(ctx, agent, *in.SessionID, place); err != nil {
+			place.leave()
 			return nil, err
 		}
 	}
 	if !r.start() {
 		leave()
+		place.leave()
 		return nil, store.ErrShuttingDown
 	}
 	type result struct {
@@ -104,7 +115,7 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	go func() {
 		defer r.turns.Done()
 		defer leave()
-		reply, err := r.turn(ctx, agent, in, deadline)
+		reply, err := r.turn(ctx, agent, in, place, deadline)
 		done <- result{reply, err}
 	}()
 	select {
@@ -127,11 +138,16 @@ func (r *Runner) start() bool {
 }
 
 // waitInLine waits until the turns of the session that came before are over.
-func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session string) (leave func(), err error) {
+func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session string, place *place) (leave func(), err error) {
 	// The line is per agent as well: a stranger's session id must not stand in anybody's way.
 	key := agent.BusinessID + "/" + agent.ID + "/" + session
 	if agent.OnConcurrent == store.Reject && r.queue.busy(key) {
 		return nil, store.ErrSessionBusy
+	}
+	if r.queue.busy(key) {
+		if _, err := place.stand(ctx); err != nil {
+			return nil, err
+		}
 	}
 	wait, cancel := context.WithTimeout(ctx, r.cfg.QueueWait)
 	defer cancel()
@@ -147,7 +163,8 @@ func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session str
 }
 
 // turn runs a turn from its first commit to its second. caller is looked at only until the first.
-func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, deadline time.Time) (*ChatReply, error) {
+func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, place *place, deadline time.Time) (*ChatReply, error) {
+	defer place.leave()
 	model := r.cfg.Models[agent.Model.Provider]
 	if model == nil {
 		return nil, fmt.Errorf("agent %s: no model for the provider %q", agent.ID, agent.Model.Provider)
@@ -156,10 +173,11 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 	if err != nil {
 		return nil, err
 	}
-	turn, err := r.begin(caller, agent, in, deadline)
+	turn, err := r.begin(caller, agent, in, place, deadline)
 	if err != nil {
 		return nil, err
 	}
+	defer r.keep(turn.Run.ID)()
 	ctx, cancel := context.WithTimeout(r.ctx, r.cfg.TurnTimeout)
 	defer cancel()
 	messages, err := r.recall(ctx, turn, in.SessionID == nil)
@@ -172,7 +190,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 		return nil, r.fail(turn, err)
 	}
 	var message *store.Message
-	err = r.insist(turn.Run, func() (err error) {
+	err = r.insist(func() (err error) {
 		message, err = r.cfg.Store.FinishTurn(ctx, turn, reply.Text, reply.Model, reply.Usage)
 		return err
 	})
@@ -205,11 +223,11 @@ func generate(ctx context.Context, model Model, req Request) (reply Reply, err e
 	return reply, nil
 }
 
-// begin takes the session's lock, waiting for another replica that holds it.
-func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput, deadline time.Time) (*store.Turn, error) {
+// begin takes the session's lock, waiting for other replicas' turns that hold it, or came before.
+func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput, place *place, deadline time.Time) (*store.Turn, error) {
 	input := store.TurnInput{
 		BusinessID: agent.BusinessID, AgentID: agent.ID, Model: modelName(agent), Channel: in.Channel,
-		Text: strings.TrimSpace(in.Message), Metadata: in.Metadata, Limit: r.cfg.TurnTimeout + lockMargin,
+		Text: strings.TrimSpace(in.Message), Metadata: in.Metadata, Lease: turnLease,
 	}
 	if in.SessionID != nil {
 		input.SessionID = *in.SessionID
@@ -218,28 +236,58 @@ func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput,
 		if err := caller.Err(); err != nil {
 			return nil, err
 		}
+		rang := place.rings()
+		input.Ticket = place.ticket()
 		turn, err := r.cfg.Store.BeginTurn(caller, input)
+		if err == nil {
+			place.served()
+		}
 		if !errors.Is(err, store.ErrSessionBusy) || agent.OnConcurrent == store.Reject || time.Now().After(deadline) {
 			return turn, err
+		}
+		took, err := place.stand(caller)
+		if err != nil {
+			return nil, err
+		}
+		if took {
+			continue // and look again: the bell may have rung before anybody listened
 		}
 		select {
 		case <-caller.Done():
 		case <-r.open.Done():
 			return nil, store.ErrShuttingDown
+		case <-rang:
 		case <-time.After(lockPoll):
 		}
 	}
 }
 
-// insist repeats a turn's second commit while the database is away or overloaded, for as long as the run is owned: a reply
-// that was paid for is not dropped for a hiccup. After that the sweeper ends the run.
-func (r *Runner) insist(run *store.Run, commit func() error) error {
+// keep counts a run among those that are kept alive, until done is called.
+func (r *Runner) keep(run string) (done func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running[run] = struct{}{}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.running, run)
+	}
+}
+
+// insist repeats a turn's second commit while the database is away or overloaded: a reply that was paid for is not dropped for
+// a hiccup. After that the sweeper ends the run.
+func (r *Runner) insist(commit func() error) error {
+	limit := time.After(insistFor)
 	for {
 		err := commit()
-		if e, ok := store.AsError(err); !ok || e.Code != store.CodeUnavailable || errors.Is(err, store.ErrShuttingDown) || r.cfg.Store.Now() > run.OwnedUntil {
+		if e, ok := store.AsError(err); !ok || e.Code != store.CodeUnavailable || errors.Is(err, store.ErrShuttingDown) {
 			return err
 		}
-		<-time.After(insistEvery)
+		select {
+		case <-limit:
+			return err
+		case <-time.After(insistEvery):
+		}
 	}
 }
 
@@ -283,26 +331,52 @@ func (r *Runner) fail(turn *store.Turn, cause error) error {
 		class, told = store.RunModelTimeout, store.Refuse(store.CodeModelTimeout, "model_timeout", "the agent's model gave nothing in time: send the message again")
 	}
 	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", cause)
-	err := r.insist(turn.Run, func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class) })
+	err := r.insist(func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class) })
 	if err != nil {
 		return fmt.Errorf("fail run %s: %w", turn.Run.ID, err)
 	}
 	return told
 }
 
-// Run ends the runs that a crash has left behind, until ctx ends.
+// Run keeps the turns alive that run or wait here, and ends the runs that a crash has left behind, here or elsewhere, until
+// ctx ends.
 func (r *Runner) Run(ctx context.Context) error {
-	ticker := time.NewTicker(sweepEvery)
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { every(ctx, keepEvery, r.keepAlive) })
+	every(ctx, sweepEvery, r.sweep)
+	return nil
+}
+
+// every calls do at once, and then at each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, do func(context.Context)) {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		r.sweep(ctx)
+		do(ctx)
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-ticker.C:
 		}
 	}
 }
+
+func (r *Runner) keepAlive(ctx context.Context) {
+	r.mu.Lock()
+	runs := slices.Collect(maps.Keys(r.running))
+	r.mu.Unlock()
+	var err error
+	if len(runs) > 0 {
+		err = r.cfg.Store.KeepTurns(ctx, runs, turnLease)
+	}
+	if err = errors.Join(err, r.line.keepAlive(ctx)); err != nil && ctx.Err() == nil {
+		r.cfg.Log.Warn("keep turns alive", "error", err)
+	}
+}
+
+// Offer takes what the reader of the stream has read: a turn that waits for another replica's learns that it has ended.
+func (r *Runner) Offer(entries []stream.Entry) { r.line.ring(entries) }
 
 func (r *Runner) sweep(ctx context.Context) {
 	runs, err := r.cfg.Store.AbandonedRuns(ctx, sweepAtOnce)

@@ -138,11 +138,8 @@ func TestStopTellsEveryone(t *testing.T) {
 	if reply := at(turn.wait(), "chat", "reply"); reply == nil {
 		t.Error("the turn has no reply")
 	}
-	for why := range live.end {
-		if !strings.Contains(why, "1001") {
-			t.Errorf("the subscriber was closed with %s", why)
-		}
-		break
+	if why := <-live.end; !strings.Contains(why, "1001") {
+		t.Errorf("the subscriber was closed with %s", why)
 	}
 	if code := s.wait(); code != 0 {
 		t.Errorf("it ended with %d:\n%s", code, s.log())

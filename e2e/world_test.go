@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"parley/e2e/servers"
 )
 
 // patience is how long anything may take before a story is given up: a backstop, never a measure.
@@ -41,6 +43,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
+	servers.StopShared()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
 }
@@ -75,6 +78,12 @@ func start(t *testing.T, env ...string) *server {
 // up starts the server's process, again if need be, and waits until it is ready.
 func (s *server) up() {
 	s.t.Helper()
+	s.launch()
+	s.waitUp()
+}
+
+func (s *server) launch() {
+	s.t.Helper()
 	s.cmd = exec.Command(binary)
 	s.cmd.Dir, s.cmd.Env = s.dir, append(clean(), s.env...)
 	out, err := os.Create(filepath.Join(s.dir, "stdout"))
@@ -99,6 +108,12 @@ func (s *server) up() {
 		s.code = cmd.ProcessState.ExitCode()
 	}()
 	s.t.Cleanup(func() { s.kill() })
+}
+
+// waitUp waits until a launched server is ready, and learns its address.
+func (s *server) waitUp() {
+	s.t.Helper()
+	exited := s.exited
 	address := regexp.MustCompile(`http://\S+`)
 	eventually(s.t, "started", func() bool {
 		select {

@@ -32,6 +32,9 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 		refusal, refused := store.AsError(err)
 		switch {
 		case refused:
+			if cause := errors.Unwrap(refusal); cause != nil {
+				log.WarnContext(ctx, "a GraphQL request was refused", "path", out.Path.String(), "error", cause)
+			}
 			out.Message = refusal.Message
 			out.Extensions = map[string]any{"code": string(refusal.Code)}
 			if refusal.Reason != "" {

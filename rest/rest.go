@@ -97,6 +97,9 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	e, ok := store.AsError(err)
+	if ok && errors.Unwrap(e) != nil {
+		a.Log.WarnContext(r.Context(), "a REST request was refused", "path", r.URL.Path, "error", errors.Unwrap(e))
+	}
 	switch {
 	case ok && e.Faults != nil:
 		write(w, http.StatusUnprocessableEntity, problem{Detail: e.Faults})

@@ -219,11 +219,12 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 		for _, w := range batch {
 			w.err = nil
 			if err := w.apply(ctx, t); err != nil {
-				if refusal, ok := AsError(err); ok {
-					w.err = refusal
-					continue
+				var refusal *Error
+				if !errors.As(err, &refusal) {
+					return err
 				}
-				return err
+				w.err = refusal
+				continue
 			}
 		}
 		return b.s.insertCollected(ctx, t, len(batch) > 1)

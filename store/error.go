@@ -33,7 +33,12 @@ type Error struct {
 	Faults  Faults // what is wrong with the input, every fault of it (CodeInvalid only)
 
 	RetryAfter int // seconds after which it is worth trying again; 0: nothing is known
+
+	cause error // what is to be logged of it, and is not shown
 }
+
+// Unwrap is the cause, of a refusal that was made of a failure: to be logged, never shown.
+func (e *Error) Unwrap() error { return e.cause }
 
 func (e *Error) Error() string {
 	if len(e.Faults) == 0 {
@@ -47,14 +52,26 @@ func refuse(code Code, reason, message string) *Error {
 	return &Error{Code: code, Reason: reason, Message: message}
 }
 
+// unavailable makes an Error of the moment.
+func unavailable(reason, message string) *Error {
+	return &Error{Code: CodeUnavailable, Reason: reason, Message: message, RetryAfter: 1}
+}
+
 // Refuse makes an Error for the packages above store.
 func Refuse(code Code, reason, message string) *Error { return refuse(code, reason, message) }
 
-// AsError finds the Error in err's chain.
+// AsError finds the Error in err's chain. A connection to the database that was lost, or does not answer, is ErrUnavailable.
 func AsError(err error) (*Error, bool) {
 	var e *Error
-	ok := errors.As(err, &e)
-	return e, ok
+	if errors.As(err, &e) {
+		return e, true
+	}
+	if err != nil && lost(err) {
+		away := *ErrUnavailable
+		away.cause = err
+		return &away, true
+	}
+	return nil, false
 }
 
 // Is matches errors of the same code and reason, so that errors.Is works with the values below.
@@ -67,9 +84,9 @@ func (e *Error) Is(target error) bool {
 var (
 	ErrUnauthenticated = refuse(CodeUnauthenticated, "unauthenticated", "a valid credential is required")
 	ErrForbidden       = refuse(CodeForbidden, "forbidden", "this credential may not do that")
-	ErrOverloaded      = refuse(CodeUnavailable, "overloaded", "the server has more to write than it can take: try again shortly")
-	ErrUnavailable     = refuse(CodeUnavailable, "unavailable", "the service is unavailable for the moment: try again shortly")
-	ErrShuttingDown    = refuse(CodeUnavailable, "shutting_down", "the server is shutting down: send this again")
+	ErrOverloaded      = unavailable("overloaded", "the server has more to write than it can take: try again shortly")
+	ErrUnavailable     = unavailable("unavailable", "the service is unavailable for the moment: try again shortly")
+	ErrShuttingDown    = unavailable("shutting_down", "the server is shutting down: send this again")
 	ErrAgentNotFound   = refuse(CodeNotFound, "agent_not_found", "there is no such agent")
 	ErrSessionNotFound = refuse(CodeNotFound, "session_not_found", "this agent has no such session")
 	ErrSessionExpired  = refuse(CodeSessionExpired, "session_expired", "the session has expired: omit session_id and a new one begins")

@@ -15,6 +15,7 @@ const (
 
 	lockSessionSQL = `UPDATE sessions SET run_id = ?, fence = fence + 1, locked_until = ?, last_sequence = last_sequence + 1, expires_at = ?
 		WHERE id = ? AND business_id = ? AND agent_id = ? AND channel = ? AND expires_at > ? AND (run_id IS NULL OR locked_until < ?)
+		AND NOT EXISTS (SELECT 1 FROM session_line WHERE session_id = sessions.id AND ticket < ? AND alive_until > ?)
 		RETURNING fence, last_sequence`
 	unlockSessionSQL = `UPDATE sessions SET run_id = NULL, locked_until = NULL, last_sequence = last_sequence + 2, expires_at = ?
 		WHERE id = ? AND run_id = ? AND fence = ? RETURNING last_sequence`

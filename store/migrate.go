@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/migrate"
@@ -26,8 +27,17 @@ func (s *Store) bringUp(ctx context.Context) error {
 		return fmt.Errorf("reach the database: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := conn.NewRaw("SELECT pg_advisory_lock(?)", migrationLock).Exec(ctx); err != nil {
-		return fmt.Errorf("wait for another server's migration: %w", err)
+	for locked := false; !locked; { // by asking again and again: a statement that waits would run into the driver's timeout
+		if err := conn.NewRaw("SELECT pg_try_advisory_lock(?)", migrationLock).Scan(ctx, &locked); err != nil {
+			return fmt.Errorf("wait for another server's migration: %w", err)
+		}
+		if !locked {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
 	}
 	err = migrateUp(ctx, s.db)
 	_, unlock := conn.NewRaw("SELECT pg_advisory_unlock(?)", migrationLock).Exec(context.WithoutCancel(ctx))

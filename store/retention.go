@@ -64,6 +64,10 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 				`DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE id < ? AND expires_at < ? AND run_id IS NULL ORDER BY id LIMIT ?)`,
 				[]any{firstID("ses", before), before},
 			},
+			{
+				`DELETE FROM session_line WHERE ticket IN (SELECT ticket FROM session_line WHERE alive_until < ? ORDER BY ticket LIMIT ?)`,
+				[]any{t.now},
+			},
 			{`DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE id < ? ORDER BY id LIMIT ?)`, []any{firstID("bat", t.now.Add(-keptBatches))}},
 		} {
 			res, err := t.NewRaw(q.query, append(q.args, prunedAtOnce)...).Exec(ctx)

@@ -45,7 +45,8 @@ type TurnInput struct {
 	Channel    Channel
 	Text       string
 	Metadata   *JSONObject
-	Limit      time.Duration // how long the turn may hold the session
+	Lease      time.Duration // how long the turn holds the session, unless KeepTurns prolongs it
+	Ticket     *Ticket       // its place in the session's line; nil: behind all who stand in it
 }
 
 // BeginTurn locks the session for the turn, and stores the user's message, its event and the run: the first of a turn's
@@ -62,13 +63,13 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 			ID: turn.SessionID, BusinessID: in.BusinessID, AgentID: in.AgentID, Channel: in.Channel, LastSequence: 1,
 			ExpiresAt: t.now.Add(s.cfg.SessionTTL), RunID: &runID, Fence: 1, CreatedAt: t.now,
 		}
-		until := t.now.Add(in.Limit)
+		until := t.now.Add(in.Lease)
 		lock.LockedUntil = &until
 		if fresh {
 			if _, err := t.NewInsert().Model(&lock).Returning("NULL").Exec(ctx); err != nil {
 				return fmt.Errorf("insert session: %w", err)
 			}
-		} else if err := lockSession(ctx, t, &lock); err != nil {
+		} else if err := lockSession(ctx, t, &lock, in.Ticket); err != nil {
 			return err
 		}
 		turn.History = lock.LastSequence - 1
@@ -98,10 +99,17 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 
 // lockSession takes the lock of an existing session in one conditional statement, and only if that changed nothing asks
 // why. It fills in the fence and sequence.
-func lockSession(ctx context.Context, t *tx, lock *Session) error {
+func lockSession(ctx context.Context, t *tx, lock *Session, ticket *Ticket) error {
+	place := lastInLine
+	if ticket != nil {
+		place = ticket.Ticket
+	}
 	err := t.row(ctx, lockSessionSQL, []any{
-		lock.RunID, lock.LockedUntil, lock.ExpiresAt, lock.ID, lock.BusinessID, lock.AgentID, lock.Channel, t.now, t.now,
+		lock.RunID, lock.LockedUntil, lock.ExpiresAt, lock.ID, lock.BusinessID, lock.AgentID, lock.Channel, t.now, t.now, place, t.now,
 	}, &lock.Fence, &lock.LastSequence)
+	if err == nil && ticket != nil {
+		return leaveLine(ctx, t, ticket)
+	}
 	if !errors.Is(err, sql.ErrNoRows) {
 		if err != nil {
 			return fmt.Errorf("lock session %s: %w", lock.ID, err)
@@ -122,6 +130,21 @@ func lockSession(ctx context.Context, t *tx, lock *Session) error {
 		return ErrChannelMismatch
 	}
 	return ErrSessionBusy
+}
+
+// KeepTurns prolongs the hold of turns on their sessions, while they run.
+func (s *Store) KeepTurns(_ context.Context, runs []string, lease time.Duration) error {
+	return s.batcher.do(64*len(runs), func(ctx context.Context, t *tx) error {
+		_, err := t.NewRaw("UPDATE sessions SET locked_until = ? WHERE id IN (SELECT session_id FROM runs WHERE id IN (?)) AND run_id IN (?)",
+			t.now.Add(lease), bun.List(runs), bun.List(runs)).Exec(ctx)
+		if err == nil {
+			_, err = t.NewRaw("UPDATE runs SET owned_until = ? WHERE id IN (?) AND status = ?", t.now.Add(lease), bun.List(runs), RunRunning).Exec(ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("keep %d turns: %w", len(runs), err)
+		}
+		return nil
+	})
 }
 
 // errTurnLost says that a turn no longer holds its session: it ran out of time, and was ended by another hand.

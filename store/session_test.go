@@ -162,7 +162,7 @@ func TestSessionIsTakenOverWhenItsLockIsOver(t *testing.T) {
 		s := open(t, nil)
 		v := newBusiness(t, s)
 		in := turnInput(v, "")
-		in.Limit = -time.Second
+		in.Lease = -time.Second
 		dead, err := s.BeginTurn(t.Context(), in)
 		if err != nil {
 			t.Fatal(err)

@@ -2,39 +2,20 @@ package store_test
 
 import (
 	"context"
-	"crypto/rand"
-	"database/sql"
 	"encoding/base64"
-	"errors"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/uptrace/bun/driver/pgdriver"
 
 	"parley/e2e/servers"
 	"parley/egress"
 	"parley/store"
 )
 
-// postgres is shared by the tests, each of which has a database of its own in it. The first that needs it starts it.
-var postgres struct {
-	once sync.Once
-	dir  string
-	*servers.Postgres
-}
-
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if postgres.Postgres != nil {
-		postgres.Kill()
-	}
-	if postgres.dir != "" {
-		_ = os.RemoveAll(postgres.dir)
-	}
+	servers.StopShared()
 	os.Exit(code)
 }
 
@@ -50,7 +31,7 @@ func onBoth(t *testing.T, test func(t *testing.T, open opener)) {
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
 		t.Parallel()
-		url := newDatabase(t)
+		url := servers.Database(t)
 		test(t, func(t *testing.T, change func(*store.Config)) *store.Store {
 			return open(t, func(c *store.Config) {
 				c.URL = url
@@ -60,36 +41,6 @@ func onBoth(t *testing.T, test func(t *testing.T, open opener)) {
 			})
 		})
 	})
-}
-
-// newDatabase makes an empty database in the shared PostgreSQL.
-func newDatabase(t *testing.T) string {
-	t.Helper()
-	servers.Need(t, "initdb", "/usr/lib/postgresql/*/bin")
-	postgres.once.Do(func() {
-		dir, err := os.MkdirTemp("", "parley-postgres")
-		if err != nil {
-			t.Fatal(err)
-		}
-		postgres.dir = dir
-		postgres.Postgres = servers.StartPostgres(t, dir)
-	})
-	if postgres.Postgres == nil {
-		t.Fatal("PostgreSQL did not start")
-	}
-	name := "t" + strings.ToLower(rand.Text())
-	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(postgres.URL("postgres"))))
-	defer func() { _ = db.Close() }()
-	for {
-		_, err := db.ExecContext(t.Context(), "CREATE DATABASE "+name)
-		if err == nil {
-			return postgres.URL(name)
-		}
-		var pg pgdriver.Error
-		if !errors.As(err, &pg) || pg.Field('C') != "57P03" && pg.Field('C') != "55006" { // starting up, or the template is busy
-			t.Fatal(err)
-		}
-	}
 }
 
 // secretKey is what stores on PostgreSQL are sealed with.
@@ -150,7 +101,7 @@ func begin(t *testing.T, s *store.Store, v *store.Viewer, session string) *store
 func turnInput(v *store.Viewer, session string) store.TurnInput {
 	return store.TurnInput{
 		BusinessID: v.BusinessID, AgentID: "demo", Model: "embedded", SessionID: session, Channel: store.WhatsApp, Text: "Hello",
-		Limit: time.Minute,
+		Lease: time.Minute,
 	}
 }
 

@@ -71,7 +71,7 @@ func (w *world) happen(n int) []stream.Entry {
 	for range n {
 		wg.Go(func() {
 			_, err := w.store.BeginTurn(w.t.Context(), store.TurnInput{
-				BusinessID: w.viewer.BusinessID, AgentID: "a", Channel: store.SMS, Text: "Hello", Limit: time.Minute,
+				BusinessID: w.viewer.BusinessID, AgentID: "a", Channel: store.SMS, Text: "Hello", Lease: time.Minute,
 			})
 			if err != nil {
 				w.t.Error(err)

@@ -22,6 +22,7 @@ type Entry struct {
 	BusinessID string
 	Seq        int64    // of the event; 0 for changed deliveries
 	EventID    string   // the event's
+	Lane       string   // its conversation or session
 	Body       []byte   // its document; nil where it is too large for the stream, and is read from SQL
 	Deliveries []string // ids of those that changed; none, with Seq 0: look which
 }
@@ -29,7 +30,7 @@ type Entry struct {
 // Config is what a Stream is opened with.
 type Config struct {
 	URL string // of Redis, in one of the forms of connect; empty: the embedded Redis
-	// Receive gets what was read, in order within a business, one call at a time. It must not block.
+	// Receive gets what was read, in order within a business, one call at a time. It must neither block nor change it.
 	Receive func([]Entry)
 	// Off switches the stream off, as if its Redis were away for good: a seam for tests.
 	Off bool
@@ -112,7 +113,7 @@ func (s *Stream) Losses() int64 { return s.losses.Load() }
 func (s *Stream) Publish(events []*store.Event) {
 	entries := make([]Entry, len(events))
 	for i, e := range events {
-		entries[i] = Entry{BusinessID: e.BusinessID, Seq: e.Seq, EventID: e.ID}
+		entries[i] = Entry{BusinessID: e.BusinessID, Seq: e.Seq, EventID: e.ID, Lane: e.Lane()}
 		if len(e.Body) <= inlineBody {
 			entries[i].Body = e.Body
 		}
@@ -205,7 +206,7 @@ func (e Entry) values() []string {
 	if e.Seq == 0 {
 		return []string{"b", e.BusinessID, "d", strings.Join(e.Deliveries, ",")}
 	}
-	v := []string{"b", e.BusinessID, "s", strconv.FormatInt(e.Seq, 10), "i", e.EventID}
+	v := []string{"b", e.BusinessID, "s", strconv.FormatInt(e.Seq, 10), "i", e.EventID, "l", e.Lane}
 	if e.Body != nil {
 		v = append(v, "e", string(e.Body))
 	}
@@ -214,7 +215,7 @@ func (e Entry) values() []string {
 
 func parseEntry(values map[string]any) (Entry, error) {
 	get := func(k string) string { s, _ := values[k].(string); return s }
-	e := Entry{BusinessID: get("b"), EventID: get("i")}
+	e := Entry{BusinessID: get("b"), EventID: get("i"), Lane: get("l")}
 	if e.BusinessID == "" {
 		return e, errors.New("an entry of the stream has no business")
 	}

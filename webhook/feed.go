@@ -111,11 +111,12 @@ func (in *intake) insist(ctx context.Context, read func() error) error {
 
 // take takes in entries of the stream, and what their sequences show to be missing.
 func (in *intake) take(ctx context.Context, entries []stream.Entry) error {
+	entries = slices.Clone(entries) // others read them too
 	slices.SortStableFunc(entries, func(a, b stream.Entry) int { return int(a.Seq - b.Seq) })
 	var events []string
 	documents := map[string][]byte{}
 	for _, e := range entries {
-		if _, open := in.w.holds.open(store.ShardOf(e.BusinessID)); !open {
+		if !in.w.holds.open(store.ShardOf(e.BusinessID)) {
 			continue
 		}
 		last := in.last[e.BusinessID]
@@ -213,7 +214,7 @@ func (in *intake) look(ctx context.Context) error {
 		return err
 	}
 	for _, e := range extents {
-		if _, open := in.w.holds.open(store.ShardOf(e.BusinessID)); !open {
+		if !in.w.holds.open(store.ShardOf(e.BusinessID)) {
 			continue
 		}
 		if last := in.last[e.BusinessID]; e.Last > last {
@@ -264,7 +265,6 @@ type ask struct {
 	all     bool              // claim whatever is due; else for the endpoints of room alone
 	room    map[store.Due]int // for how many deliveries there is use, by endpoint; of others, claimedAtOnce
 	rest    int               // and in all
-	give    []store.Hold      // shards to be handed back
 }
 
 // claimed is the feeder's answer.

@@ -34,15 +34,12 @@ type hold struct {
 
 func (h *hold) good(now time.Time) bool { return now.Before(h.sureUntil) }
 
-// open is whether deliveries of a shard may be taken up, and under which hold.
-func (h *holds) open(shard int) (store.Hold, bool) {
+// open is whether deliveries of a shard may be taken up.
+func (h *holds) open(shard int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	held := h.of[shard]
-	if held == nil || !h.usable(held) {
-		return store.Hold{}, false
-	}
-	return held.Hold, true
+	return held != nil && h.usable(held)
 }
 
 // usable says whether something new may begin under a hold; mu is held.

@@ -272,7 +272,7 @@ func (w *Worker) giveBack(l *lane, job *store.Job) {
 // held of them is another replica's by now, or is handed back with the shard.
 func (w *Worker) tidy(now time.Time) {
 	for endpoint, l := range w.lanes {
-		if _, open := w.holds.open(l.Shard); !open {
+		if !w.holds.open(l.Shard) {
 			w.backlog -= len(l.queue)
 			l.queue, l.letGo = nil, 0
 			w.setParked(l, false)

@@ -103,7 +103,7 @@ func (w *world) endpoint(url string, types ...store.EventType) (*store.Endpoint,
 func (w *world) turn(session string) string {
 	w.t.Helper()
 	turn, err := w.store.BeginTurn(w.t.Context(), store.TurnInput{
-		BusinessID: w.viewer.BusinessID, AgentID: "demo", SessionID: session, Channel: store.SMS, Text: "Hello", Limit: time.Minute,
+		BusinessID: w.viewer.BusinessID, AgentID: "demo", SessionID: session, Channel: store.SMS, Text: "Hello", Lease: time.Minute,
 	})
 	if err != nil {
 		w.t.Fatal(err)

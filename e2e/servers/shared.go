@@ -1,0 +1,82 @@
+package servers
+
+import (
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/uptrace/bun/driver/pgdriver"
+)
+
+// shared is a PostgreSQL for all tests of a package, each of which has a database of its own in it. The first that needs it
+// starts it.
+var shared struct {
+	once sync.Once
+	dir  string
+	*Postgres
+}
+
+// Database makes an empty database in the package's PostgreSQL, and returns its URL. TestMain must call StopShared.
+func Database(t testing.TB) string {
+	t.Helper()
+	Need(t, "initdb", debian)
+	shared.once.Do(func() {
+		dir, err := os.MkdirTemp("", "parley-postgres")
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared.dir = dir
+		shared.Postgres = StartPostgres(t, dir)
+	})
+	if shared.Postgres == nil {
+		t.Fatal("PostgreSQL did not start")
+	}
+	return shared.Database(t)
+}
+
+// NewPostgres starts a PostgreSQL of the test's own, which it may kill and start again.
+func NewPostgres(t testing.TB) *Postgres {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "parley-postgres") // t.TempDir's parent is closed to the user that PostgreSQL runs as
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := StartPostgres(t, dir)
+	t.Cleanup(func() {
+		p.Kill()
+		_ = os.RemoveAll(dir)
+	})
+	return p
+}
+
+// Database makes an empty database, and returns its URL.
+func (p *Postgres) Database(t testing.TB) string {
+	t.Helper()
+	name := "t" + strings.ToLower(rand.Text())
+	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(p.URL("postgres"))))
+	defer func() { _ = db.Close() }()
+	for {
+		_, err := db.ExecContext(t.Context(), "CREATE DATABASE "+name)
+		if err == nil {
+			return p.URL(name)
+		}
+		var pg pgdriver.Error
+		if !errors.As(err, &pg) || pg.Field('C') != "57P03" && pg.Field('C') != "55006" { // starting up, or the template is busy
+			t.Fatal(err)
+		}
+	}
+}
+
+// StopShared ends what Database started.
+func StopShared() {
+	if shared.Postgres != nil {
+		shared.Kill()
+	}
+	if shared.dir != "" {
+		_ = os.RemoveAll(shared.dir)
+	}
+}
