@@ -83,7 +83,7 @@ type Fault struct {
 	Loc   []any          `json:"loc"` // where: names and list indexes, from the outside in
 	Msg   string         `json:"msg"`
 	Type  string         `json:"type"`
-	Input any            `json:"input,omitempty"`
+	Input any            `json:"input,omitempty"` // what was given: a transport adds it, which alone has it as it was sent
 	Ctx   map[string]any `json:"ctx,omitempty"`
 }
 
