@@ -66,15 +66,7 @@ func TestRESTFaults(t *testing.T) {
 		status, _, answer := s.call("POST", c.path, http.Header{
 			"X-Api-Key": {apiKey}, "Authorization": {"Bearer " + token}, "Content-Type": {"application/json; charset=utf-8"},
 		}, c.body)
-		var got []string
-		faults, _ := at(answer, "detail").([]any)
-		for _, f := range faults {
-			var loc []string
-			for _, l := range at(f, "loc").([]any) {
-				loc = append(loc, fmt.Sprint(l))
-			}
-			got = append(got, fmt.Sprintf("%s %v: %v", strings.Join(loc, "."), at(f, "type"), at(f, "msg")))
-		}
+		got := wordsOf(at(answer, "detail"))
 		if status != http.StatusUnprocessableEntity || !slices.Equal(got, c.want) {
 			t.Errorf("%s: %d %q, want 422 %q", name, status, got, c.want)
 		}
@@ -172,5 +164,197 @@ func TestRESTFaultsInFull(t *testing.T) {
 	_, _, answer := s.call("POST", hooks, withToken(token), `{"url":"ftp://x.com","events":[`+strings.Repeat("0,", 50_000)+`0]}`)
 	if n := len(at(answer, "detail").([]any)); n != 1001 || at(answer, "detail", 0, "type") != "url_scheme" {
 		t.Errorf("50,001 faulty events and a URL: %d faults", n)
+	}
+}
+
+// wordsOf is each fault of a list as "loc type: msg".
+func wordsOf(faults any) (words []string) {
+	list, _ := faults.([]any)
+	for _, f := range list {
+		var loc []string
+		for _, l := range at(f, "loc").([]any) {
+			loc = append(loc, fmt.Sprint(l))
+		}
+		words = append(words, fmt.Sprintf("%s %v: %v", strings.Join(loc, "."), at(f, "type"), at(f, "msg")))
+	}
+	return words
+}
+
+// TestGraphQLFaults sends faulty input by variables and in documents: one error names every fault of it, in REST's words, at
+// the argument that it is of.
+func TestGraphQLFaults(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_ALLOW_PRIVATE_WEBHOOKS=false")
+	const (
+		chat     = `mutation($in: ChatInput!) { chat(input: $in) { reply } }`
+		hook     = `mutation($in: CreateWebhookEndpointInput!) { createWebhookEndpoint(input: $in) { secret } }`
+		agent    = `mutation($in: AgentInput!) { createAgent(input: $in) { id } }`
+		missing  = " missing: Field required"
+		text     = " string_type: Input should be a valid string"
+		list     = " list_type: Input should be a valid list"
+		dict     = " dict_type: Input should be a valid dictionary"
+		whole    = " int_type: Input should be a valid integer"
+		extra    = " extra_forbidden: Extra inputs are not permitted"
+		channels = " enum: Input should be 'VOICE', 'SMS', 'WHATSAPP', 'INSTAGRAM', 'GMAIL', 'OUTLOOK' or 'LINKEDIN'"
+		events   = " enum: Input should be 'MESSAGE_CREATED', 'CONVERSATION_HOLDER_CHANGED', 'INBOX_ITEM_CREATED', 'RUN_FINISHED', 'RUN_FAILED', 'CALL_ENDED', 'CHANNEL_STATUS_CHANGED' or 'APPROVAL_REQUESTED'"
+	)
+	for name, c := range map[string]struct {
+		query     string
+		variables object
+		want      []string
+	}{
+		"all of a chat": {chat, object{"in": object{"message": 5, "channel": "FAX", "sessionId": true, "metadata": []any{}, "b": 1, "a": 1}}, []string{
+			"input.agentId" + missing, "input.message" + text, "input.channel" + channels, "input.sessionId" + text, "input.metadata" + dict,
+			"input.a" + extra, "input.b" + extra,
+		}},
+		"nothing of a chat": {chat, nil, []string{"input" + missing}},
+		"null":              {chat, object{"in": nil}, []string{"input" + dict}},
+		"a list":            {chat, object{"in": []any{}}, []string{"input" + dict}},
+		"nulls in it":       {chat, object{"in": object{"agentId": nil, "message": nil, "channel": nil, "sessionId": nil}}, []string{"input.agentId" + text, "input.message" + text, "input.channel" + channels}},
+		"another case":      {chat, object{"in": object{"agentId": "demo", "message": "Hi", "channel": "sms"}}, []string{"input.channel" + channels}},
+		"all of a webhook":  {hook, object{"in": object{"url": object{}, "events": []any{"RUN_FAILED", "NOPE", 5, nil}}}, []string{"input.url" + text, "input.events.1" + events, "input.events.2" + events, "input.events.3" + events}},
+		"no list":           {hook, object{"in": object{"url": "https://example.com", "events": "NOPE"}}, []string{"input.events" + list}},
+		"an agent": {agent, object{"in": object{
+			"model": object{"provider": "X", "temperature": "1", "maxOutputTokens": 1.5, "timeoutSeconds": 1 << 31, "name": nil}, "knowledge": []any{object{"title": "a"}, 1},
+		}}, []string{
+			"input.model.provider enum: Input should be 'EMBEDDED', 'OPENAI' or 'ANTHROPIC'", "input.model.temperature float_type: Input should be a valid number",
+			"input.model.maxOutputTokens" + whole, "input.model.timeoutSeconds" + whole, "input.knowledge.0.text" + missing, "input.knowledge.1" + dict,
+		}},
+		"single variables": {`mutation($u: String!, $e: [EventType!]!) { createWebhookEndpoint(input: {url: $u, events: $e}) { secret } }`, object{"e": object{}}, []string{
+			"input.url" + missing, "input.events" + list,
+		}},
+		"a variable of two arguments": {`query($n: Int) { agents(first: $n) { nodes { id } } events(last: $n) { nodes { id } } }`, object{"n": "1"}, []string{"n" + whole}},
+		"a variable of two alike":     {`query($n: Int) { agents(first: $n) { nodes { id } } ...F } fragment F on Query { deliveries(first: $n) { nodes { id } } }`, object{"n": "1"}, []string{"first" + whole}},
+		"a directive's":               {`query($b: Boolean!) { feedCursor @skip(if: $b) }`, object{"b": "true"}, []string{"if bool_type: Input should be a valid boolean"}},
+		"deep in the document":        {`query($s: DeliveryStatus) { webhookEndpoints { deliveries(status: $s) { nodes { id } } } }`, object{"s": "X"}, []string{"status enum: Input should be 'PENDING', 'RETRYING', 'DELIVERED', 'FAILED' or 'SKIPPED'"}},
+
+		"literals of a chat": {`mutation { chat(input: {message: 5, channel: "SMS", sessionId: 1.5, metadata: 1, x: 1}) { reply } }`, nil, []string{
+			"input.agentId" + missing, "input.message" + text, "input.channel" + channels, "input.sessionId" + text, "input.metadata" + dict, "input.x" + extra,
+		}},
+		"metadata alone":       {`mutation { chat(input: {agentId: "demo", message: "Hi", channel: SMS, metadata: "x"}) { reply } }`, nil, []string{"input.metadata" + dict}},
+		"literals of a hook":   {`mutation { createWebhookEndpoint(input: {url: null, events: [RUN_FAILED, NOPE, 5]}) { secret } }`, nil, []string{"input.url" + text, "input.events.1" + events, "input.events.2" + events}},
+		"a missing argument":   {`mutation { createWebhookEndpoint { secret } }`, nil, []string{"input" + missing}},
+		"an unknown argument":  {`{ agents(last: 1) { nodes { id } } }`, nil, []string{"last" + extra}},
+		"a wrong argument":     {`{ agents(first: "x") { nodes { id } } }`, nil, []string{"first" + whole}},
+		"a directive's, too":   {`{ feedCursor @include }`, nil, []string{"if" + missing}},
+		"a default":            {`query($n: Int = "x") { agents(first: $n) { nodes { id } } }`, nil, []string{"n" + whole}},
+		"once for a fragment":  {`{ a: webhookEndpoints { ...F } b: webhookEndpoints { ...F } } fragment F on WebhookEndpoint { deliveries(first: "x") { nodes { id } } }`, nil, []string{"first" + whole}},
+		"literals and a value": {`mutation($u: String!) { createWebhookEndpoint(input: {url: $u, events: [NOPE]}) { secret } }`, object{"u": 5}, []string{"input.events.0" + events, "input.url" + text}},
+
+		"the domain's of a chat": {chat, object{"in": object{"agentId": "demo", "message": " ", "channel": "SMS", "sessionId": "\x00"}}, []string{
+			"input.message string_too_short: String should have at least 1 character", "input.sessionId value_error: Value error, U+0000 is not allowed",
+		}},
+		"the domain's of a hook": {hook, object{"in": object{"url": "ftp://example.com", "events": []any{}}}, []string{
+			"input.url url_scheme: URL scheme should be 'https'", "input.events too_short: List should have at least 1 item after validation, not 0",
+		}},
+		"the domain's of a list": {`{ agents(first: 101, after: "?") { nodes { id } } }`, nil, []string{
+			"first value_error: Value error, first must be between 0 and 100", "after value_error: Value error, this is not a cursor of this list",
+		}},
+	} {
+		answer := s.graphql(withToken(token), c.query, c.variables)
+		if got := wordsOf(at(answer, "errors", 0, "extensions", "validation")); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q in %v", name, got, c.want, answer)
+		}
+		if at(answer, "errors", 0, "extensions", "code") != "BAD_USER_INPUT" || at(answer, "errors", 1) != nil {
+			t.Errorf("%s: not one BAD_USER_INPUT: %v", name, answer)
+		}
+		if strings.Contains(encode(answer), `"input":`) {
+			t.Errorf("%s: the input is repeated: %v", name, answer)
+		}
+	}
+	for name, c := range map[string]struct {
+		query     string
+		variables object
+	}{
+		"one for a list":   {`query($f: EventFilter) { events(filter: $f) { nodes { id } } }`, object{"f": object{"types": "RUN_FAILED", "agentId": 7}}},
+		"one for a list, ": {`{ events(filter: {types: RUN_FAILED, agentId: 7}, first: null) { nodes { id } } }`, nil},
+		"defaults":         {`query($n: Int = 3) { agents(first: $n) { nodes { id } } }`, nil},
+		"not given":        {`query($n: Int, $f: EventFilter) { events(filter: $f, last: $n) { nodes { id } } }`, object{"other": 5}},
+		"the schema":       {`{ __type(name: "Query") { fields(includeDeprecated: true) { name } } }`, nil},
+	} {
+		if errs := at(s.graphql(withToken(token), c.query, c.variables), "errors"); errs != nil {
+			t.Errorf("%s: refused: %v", name, errs)
+		}
+	}
+}
+
+// TestGraphQLDocumentFaults: what is wrong with a document or a request tells where, and repeats nothing that is long.
+func TestGraphQLDocumentFaults(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	huge := strings.Repeat("x", 5000)
+	for name, c := range map[string]struct {
+		body string
+		want []string // the validation of each error
+	}{
+		"syntax":            {encode(object{"query": "{\n viewer"}), []string{"query.2.8 graphql_syntax: Expected Name, found <EOF>"}},
+		"no operation":      {encode(object{"query": ""}), []string{"query graphql_validation: no operation provided"}},
+		"unknown fields":    {encode(object{"query": "{ a b }"}), []string{`query.1.3 graphql_validation: Cannot query field "a" on type "Query".`, `query.1.5 graphql_validation: Cannot query field "b" on type "Query".`}},
+		"fields and values": {encode(object{"query": `{ agents(first: "x") { nope } }`}), []string{"first int_type: Input should be a valid integer", `query.1.24 graphql_validation: Cannot query field "nope" on type "AgentConnection".`}},
+		"a variable's type": {encode(object{"query": `query($n: String) { agents(first: $n) { nodes { id } } }`}), []string{`query.1.35 graphql_validation: Variable "$n" of type "String" used in position expecting type "Int".`}},
+		"operationName":     {encode(object{"query": `query A { feedCursor }`, "operationName": "B"}), []string{"operationName value_error: Value error, the document has no operation of this name"}},
+		"no operationName":  {encode(object{"query": `query A { feedCursor } query B { feedCursor }`}), []string{"operationName missing: Field required"}},
+		"no query":          {`{"variables":[]}`, []string{"query missing: Field required; variables dict_type: Input should be a valid dictionary"}},
+		"broken JSON":       {`{"query":`, []string{"body json_invalid: JSON decode error"}},
+		"a huge field":      {encode(object{"query": "{ " + huge + " }"}), nil},
+		"a huge argument":   {encode(object{"query": "{ agents(" + huge + ": 1) { nodes { id } } }"}), nil},
+		"a huge variable":   {encode(object{"query": "query($" + huge + ": Int!) { a: agents(first: $" + huge + ") { nodes { id } } events(last: $" + huge + ") { nodes { id } } }"}), nil},
+		"a huge name":       {encode(object{"query": `mutation($in: ChatInput!) { chat(input: $in) { reply } }`, "variables": object{"in": object{huge: 1}}}), nil},
+		"a huge value":      {encode(object{"query": `mutation { chat(input: {agentId: "demo", message: "Hi", channel: "` + huge + `"}) { reply } }`}), nil},
+		"a huge operation":  {encode(object{"query": `{ feedCursor }`, "operationName": huge}), nil},
+	} {
+		_, _, answer := s.call("POST", "/graphql", withToken(token), c.body)
+		errs, _ := at(answer, "errors").([]any)
+		var got []string
+		for _, e := range errs {
+			words := wordsOf(at(e, "extensions", "validation"))
+			if at(e, "extensions", "code") != "BAD_USER_INPUT" || len(words) == 0 {
+				t.Errorf("%s: %v", name, e)
+			}
+			got = append(got, strings.Join(words, "; "))
+		}
+		if c.want != nil && !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if len(errs) == 0 || strings.Contains(encode(answer), huge[:300]) {
+			t.Errorf("%s: much is repeated: %.2000s", name, encode(answer))
+		}
+	}
+	events := make([]any, 50_000)
+	answer := s.graphql(withToken(token), `mutation($in: CreateWebhookEndpointInput!) { createWebhookEndpoint(input: $in) { secret } }`, object{"in": object{"url": 1, "events": events}})
+	if faults := at(answer, "errors", 0, "extensions", "validation").([]any); len(faults) != 1000 || len(at(answer, "errors", 0, "message").(string)) > 5000 {
+		t.Errorf("50,001 faults: %d told", len(faults))
+	}
+	if got := s.graphql(withToken(token), "{"+strings.Repeat("x ", 5000)+"}", nil); len(at(got, "errors").([]any)) != 100 {
+		t.Errorf("5,000 unknown fields: %d errors", len(at(got, "errors").([]any)))
+	}
+	// The same over a WebSocket.
+	live := s.subscribe(token, eventsLive, object{"filter": object{"types": []string{"NOPE"}, "agentId": true}})
+	if end := <-live.end; !strings.Contains(end, `"loc":["filter","types",0]`) || !strings.Contains(end, `"loc":["filter","agentId"]`) {
+		t.Errorf("a subscription's: %s", end)
+	}
+}
+
+// TestLimitIsAFault reaches the limit of webhook endpoints: a refusal of the whole input is a fault of it, too.
+func TestLimitIsAFault(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	const create = `createWebhookEndpoint(input: {url: "https://example.com", events: [RUN_FAILED]}) { secret }`
+	var hundred strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&hundred, "n%d: %s ", i, create)
+	}
+	s.query(token, "mutation { "+hundred.String()+"}", nil)
+	answer := s.graphql(withToken(token), "mutation { "+create+" }", nil)
+	want := object{
+		"code": "BAD_USER_INPUT", "reason": "limit_reached",
+		"validation": []any{object{"loc": []any{}, "type": "limit_reached", "msg": "a business may have 100 enabled webhook endpoints"}},
+	}
+	if diff := cmp.Diff(any(want), at(answer, "errors", 0, "extensions")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	status, _, rest := s.call("POST", "/v1/webhooks", withToken(token), `{"url":"https://example.com","events":["run.failed"]}`)
+	if status != http.StatusUnprocessableEntity || at(rest, "code") != "limit_reached" {
+		t.Errorf("REST: %d %v", status, rest)
 	}
 }

@@ -40,12 +40,16 @@ type Handler struct {
 // NewHandler makes the handler. Shut it down after use: http.Server does not wait for WebSockets.
 func NewHandler(cfg HandlerConfig) *Handler {
 	live := &transport.WebSocket{Authenticate: cfg.Authenticate, Recheck: cfg.Revoked}
-	server := handler.New(NewExecutableSchema(Config{Resolvers: cfg.Resolver}))
-	server.AddTransport(live)
-	server.AddTransport(transport.HTTP{})
+	executable := NewExecutableSchema(Config{Resolvers: cfg.Resolver})
+	schema := executable.Schema()
+	mustKnowScalars(schema)
+	server := handler.New(executable)
+	server.AddTransport(checked{live, schema})
+	server.AddTransport(checked{transport.HTTP{}, schema})
 	server.SetQueryCache(lru.New[*ast.QueryDocument](parsedQueries))
 	server.SetParserTokenLimit(maxTokens)
 	server.SetDisableSuggestion(true)
+	server.SetValidationRulesFn(validation)
 	server.SetErrorPresenter(presenter(cfg.Log))
 	server.SetRecoverFunc(recoverer(cfg.Log))
 	server.Use(extension.Introspection{})

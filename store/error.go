@@ -90,9 +90,16 @@ type Fault struct {
 // Faults are all the faults of one input.
 type Faults []Fault
 
+// told is how many faults a sentence tells of.
+const told = 10
+
 func (f Faults) String() string {
 	var b strings.Builder
 	for i, fault := range f {
+		if i == told {
+			fmt.Fprintf(&b, "; and %d more", len(f)-told)
+			break
+		}
 		if i > 0 {
 			b.WriteString("; ")
 		}
