@@ -4,13 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 
 	"parley/agent"
 	"parley/store"
 )
 
-// bootstrap makes the first business and its demo agent in an empty database, and prints what a newcomer needs, once.
-func bootstrap(ctx context.Context, st *store.Store, s *Settings, address string, stdout io.Writer) error {
+// bootstrap makes the first business and its demo agent in an empty database, and prints what a newcomer needs, once. In
+// any other database it makes nothing, and says so where an operator could expect otherwise.
+func bootstrap(ctx context.Context, st *store.Store, s *Settings, address string, stdout io.Writer, log *slog.Logger) error {
 	name, prompt, knowledge := agent.Demo()
 	demo := &store.Agent{
 		ID: "demo", Name: name, Prompt: prompt, Knowledge: knowledge, ChannelProfiles: []store.ChannelProfile{},
@@ -30,6 +32,9 @@ func bootstrap(ctx context.Context, st *store.Store, s *Settings, address string
 		if err := st.SetUntouchedModel(ctx, demo.ID, demo.Model.Provider); err != nil {
 			return err
 		}
+		if err := explain(ctx, st, s, log); err != nil {
+			return err
+		}
 		_, err = fmt.Fprintf(stdout, "Parley is running at %s\n", address)
 		return err
 	}
@@ -46,4 +51,35 @@ Say something to the agent:
 
 `, address, made.APIKey, made.Token)
 	return err
+}
+
+// explain logs why a start made no demo business, and warns of bootstrap secrets that open nothing: they count on the first
+// start alone.
+func explain(ctx context.Context, st *store.Store, s *Settings, log *slog.Logger) error {
+	businesses, bootstrapped, err := st.Origin(ctx)
+	if err != nil {
+		return err
+	}
+	if !bootstrapped {
+		log.Info("no demo business was made: the database had businesses before its first start", "businesses", businesses)
+	}
+	for _, given := range []struct {
+		setting, secret string
+		kind            store.CredentialKind
+	}{
+		{"PARLEY_BOOTSTRAP_API_KEY", s.BootstrapAPIKey, store.KindAPIKey},
+		{"PARLEY_BOOTSTRAP_TOKEN", s.BootstrapToken, store.KindAccessToken},
+	} {
+		if given.secret == "" {
+			continue
+		}
+		live, err := st.IsLive(ctx, given.kind, given.secret)
+		if err != nil {
+			return err
+		}
+		if !live {
+			log.Warn(given.setting + " OPENS NOTHING: it is no credential of this database, which took its first ones when it was made. Callers that use it are refused")
+		}
+	}
+	return nil
 }

@@ -20,8 +20,8 @@ type Settings struct {
 	Addr                 string        `name:"addr" aliases:"parley-addr" env:"PARLEY_ADDR" default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Listen address (default: ${default})."`
 	DatabaseURL          string        `name:"database-url" aliases:"parley-database-url" env:"PARLEY_DATABASE_URL" default:"file:parley.db" placeholder:"URL" help:"SQLite file (file:…) or postgres://… (default: ${default})."`
 	RedisURL             string        `name:"redis-url" aliases:"parley-redis-url" env:"PARLEY_REDIS_URL" default:"" placeholder:"URL" help:"redis:// or rediss://, with ?master_name=… for Sentinels and ?addr=… for a cluster; empty: the embedded Redis."`
-	BootstrapAPIKey      string        `name:"bootstrap-api-key" aliases:"parley-bootstrap-api-key" env:"PARLEY_BOOTSTRAP_API_KEY" default:"" placeholder:"sk_…" help:"API key of the first business; empty: generated on the first start and printed once."`
-	BootstrapToken       string        `name:"bootstrap-token" aliases:"parley-bootstrap-token" env:"PARLEY_BOOTSTRAP_TOKEN" default:"" placeholder:"at_…" help:"Access token of the first business; empty: generated on the first start and printed once."`
+	BootstrapAPIKey      string        `name:"bootstrap-api-key" aliases:"parley-bootstrap-api-key" env:"PARLEY_BOOTSTRAP_API_KEY" default:"" placeholder:"sk_…" help:"API key of the first business, sk_…; empty: generated on the first start and printed once. Only the first start uses it: a later one warns if it opens nothing."`
+	BootstrapToken       string        `name:"bootstrap-token" aliases:"parley-bootstrap-token" env:"PARLEY_BOOTSTRAP_TOKEN" default:"" placeholder:"at_…" help:"Access token of the first business, at_…; empty: generated on the first start and printed once. Only the first start uses it: a later one warns if it opens nothing."`
 	AllowPrivateWebhooks bool          `name:"allow-private-webhooks" aliases:"parley-allow-private-webhooks" env:"PARLEY_ALLOW_PRIVATE_WEBHOOKS" default:"false" negatable:"" help:"For development and tests alone: accept http:// and private or loopback webhook hosts (default: ${default})."`
 	SessionTTL           time.Duration `name:"session-ttl" aliases:"parley-session-ttl" env:"PARLEY_SESSION_TTL" default:"24h" placeholder:"DURATION" help:"Sliding time-to-live of a chat session (default: ${default})."`
 	DeliveryTimeout      time.Duration `name:"delivery-timeout" aliases:"parley-delivery-timeout" env:"PARLEY_DELIVERY_TIMEOUT" default:"10s" placeholder:"DURATION" help:"Total deadline of one delivery attempt, connect to last body byte (default: ${default})."`
@@ -70,8 +70,8 @@ func (s *Settings) Validate() error {
 		err := stream.CheckURL(s.RedisURL)
 		check(err == nil, "PARLEY_REDIS_URL", fmt.Sprintf("is not usable: %v", err))
 	}
-	check(s.BootstrapAPIKey == "" || secretLike(s.BootstrapAPIKey, "sk_"), "PARLEY_BOOTSTRAP_API_KEY", "must begin with sk_")
-	check(s.BootstrapToken == "" || secretLike(s.BootstrapToken, "at_"), "PARLEY_BOOTSTRAP_TOKEN", "must begin with at_")
+	check(s.BootstrapAPIKey == "" || secretLike(s.BootstrapAPIKey, "sk_"), "PARLEY_BOOTSTRAP_API_KEY", "must begin with sk_"+secretRest)
+	check(s.BootstrapToken == "" || secretLike(s.BootstrapToken, "at_"), "PARLEY_BOOTSTRAP_TOKEN", "must begin with at_"+secretRest)
 	check(s.SessionTTL > 0, "PARLEY_SESSION_TTL", "must be more than 0")
 	check(s.DeliveryTimeout > 0 && s.DeliveryTimeout <= 10*time.Minute, "PARLEY_DELIVERY_TIMEOUT", "must be more than 0 and at most 10m")
 	check(s.DeliveryRetries >= 0 && s.DeliveryRetries <= 20, "PARLEY_DELIVERY_RETRIES", "must be between 0 and 20")
@@ -95,7 +95,16 @@ func (s *Settings) Validate() error {
 	return errors.New(strings.Join(wrong, "; "))
 }
 
-func secretLike(s, prefix string) bool { return strings.HasPrefix(s, prefix) && len(s) > len(prefix) }
+const (
+	maxSecret  = 200 // characters
+	secretRest = " and go on in printable ASCII, without blanks, quotes and backslashes, 200 characters in all at most"
+)
+
+// secretLike says whether s can be a secret: it travels in a header, and stands in the curl line that is printed.
+func secretLike(s, prefix string) bool {
+	return strings.HasPrefix(s, prefix) && len(s) > len(prefix) && len(s) <= maxSecret &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"'`\\", r) })
+}
 
 // rateLimit is requests a minute for each credential; 0 for no limit.
 func (s *Settings) rateLimit() (int, error) {

@@ -37,7 +37,7 @@ type command struct {
 	Business struct {
 		Create struct {
 			Name string `arg:"" help:"Its name."`
-		} `cmd:"" help:"Make another business, and print its id, an API key and an ADMIN token, once. Works beside a running server."`
+		} `cmd:"" help:"Make another business, and print its id, an API key and an ADMIN token, once. Works beside a running server; before the first start it takes the place of the demo business."`
 	} `cmd:"" help:"Businesses."`
 }
 
@@ -110,14 +110,22 @@ func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	address := "http://" + listener.Addr().String()
-	if err := bootstrap(ctx, p.store, s, address, stdout); err != nil {
+	if err := bootstrap(ctx, p.store, s, address(listener.Addr()), stdout, log); err != nil {
 		return errors.Join(err, p.store.Close())
 	}
 	if s.AllowPrivateWebhooks {
 		log.Warn("PARLEY_ALLOW_PRIVATE_WEBHOOKS IS ON: webhooks may go to http:// and to private hosts. Never run this in production")
 	}
 	return p.serve(ctx, listener)
+}
+
+// address is a URL at which the listener can be reached from this machine: no client connects to 0.0.0.0 or [::], which
+// stand for all addresses.
+func address(listening net.Addr) string {
+	if tcp, ok := listening.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		listening = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: tcp.Port}
+	}
+	return "http://" + listening.String()
 }
 
 // parts are the running server's.

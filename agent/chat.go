@@ -33,7 +33,7 @@ func (in *ChatInput) Faults() store.Faults {
 	switch n := utf8.RuneCountInString(message); {
 	case n == 0:
 		f = append(f, store.Fault{
-			Loc: []any{"message"}, Type: "string_too_short", Msg: "String should have at least 1 character", Input: in.Message,
+			Loc: []any{"message"}, Type: "string_too_short", Msg: "String should have at least 1 character",
 			Ctx: map[string]any{"min_length": 1},
 		})
 	case n > maxMessage:
@@ -43,9 +43,7 @@ func (in *ChatInput) Faults() store.Faults {
 		})
 	}
 	invalid := func(field, sentence string) {
-		f = append(f, store.Fault{
-			Loc: []any{field}, Type: "value_error", Msg: "Value error, " + sentence, Ctx: map[string]any{"error": sentence},
-		})
+		f = append(f, store.Faults{store.ValueError(sentence)}.Under(field)...)
 	}
 	const nul = "U+0000 is not allowed"
 	if strings.ContainsRune(in.Message, 0) {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os/exec"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -11,14 +12,7 @@ import (
 func TestTwoBusinesses(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	create := exec.Command(binary, "business", "create", "Other & Sons")
-	create.Dir, create.Env = s.dir, append(clean(), s.env...)
-	out, err := create.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	otherKey := regexp.MustCompile(`sk_\w+`).FindString(string(out))
-	otherToken := regexp.MustCompile(`at_\w+`).FindString(string(out))
+	otherKey, otherToken := s.createBusiness("Other & Sons")
 	viewer := s.query(otherToken, `{ viewer { business { id name } scope credential } }`, nil)
 	if at(viewer, "viewer", "business", "name") != "Other & Sons" || at(viewer, "viewer", "scope") != "ADMIN" ||
 		at(viewer, "viewer", "credential") != otherToken[:8] {
@@ -85,5 +79,46 @@ func TestTwoBusinesses(t *testing.T) {
 	}
 	if got := at(theirs.wait(), "events", "node", "agentId"); got != theirAgent {
 		t.Errorf("on their feed: an event of the agent %v", got)
+	}
+}
+
+// createBusiness runs the command `business create` beside the server, and returns the secrets that it prints.
+func (s *server) createBusiness(name string) (key, token string) {
+	s.t.Helper()
+	create := exec.Command(binary, "business", "create", name)
+	create.Dir, create.Env = s.dir, append(clean(), s.env...)
+	out, err := create.Output()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return regexp.MustCompile(`sk_\w+`).FindString(string(out)), regexp.MustCompile(`at_\w+`).FindString(string(out))
+}
+
+// TestBusinessBeforeTheFirstStart: it takes the demo's place, the log says so, and warns of bootstrap secrets that open
+// nothing. A start after an ordinary first one has nothing to explain.
+func TestBusinessBeforeTheFirstStart(t *testing.T) {
+	t.Parallel()
+	s := &server{t: t, dir: t.TempDir(), env: []string{"PARLEY_ADDR=127.0.0.1:0", "PARLEY_BOOTSTRAP_API_KEY=" + apiKey, "PARLEY_BOOTSTRAP_TOKEN=" + token}}
+	_, own := s.createBusiness("Early")
+	s.up()
+	for _, want := range []string{"level=INFO msg=\"no demo business was made", "businesses=1", "level=WARN msg=\"PARLEY_BOOTSTRAP_API_KEY OPENS NOTHING", "level=WARN msg=\"PARLEY_BOOTSTRAP_TOKEN OPENS NOTHING"} {
+		if strings.Count(s.log(), want) != 1 {
+			t.Errorf("the log lacks %s:\n%s", want, s.log())
+		}
+	}
+	if got := s.query(own, `{ viewer { business { name } } agents { nodes { id } } }`, nil); at(got, "viewer", "business", "name") != "Early" || at(got, "agents", "nodes", 0) != nil {
+		t.Errorf("the early business: %v", got)
+	}
+	if strings.Contains(s.log(), apiKey) || strings.Contains(s.log(), token) {
+		t.Errorf("the log shows a secret:\n%s", s.log())
+	}
+
+	usual := start(t)
+	usual.kill()
+	usual.up()
+	for _, word := range []string{"no demo", "NOTHING"} {
+		if strings.Contains(usual.log(), word) {
+			t.Errorf("the second start explains:\n%s", usual.log())
+		}
 	}
 }

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
 func decode(r io.Reader, v any) error { return json.NewDecoder(r).Decode(v) }
@@ -46,6 +49,13 @@ func TestStartRefusals(t *testing.T) {
 		"wrong redis":      {env: []string{"PARLEY_REDIS_URL=http://x"}, expect: "PARLEY_REDIS_URL"},
 		"wrong hosts":      {env: []string{"PARLEY_PRIVATE_HOSTS=localhost:x,10.0.0.0/99"}, expect: "PARLEY_PRIVATE_HOSTS"},
 		"wrong API key":    {env: []string{"PARLEY_BOOTSTRAP_API_KEY=key"}, expect: "must begin with sk_"},
+		"empty API key":    {env: []string{"PARLEY_BOOTSTRAP_API_KEY=sk_"}, expect: "PARLEY_BOOTSTRAP_API_KEY must begin with sk_"},
+		"quoted API key":   {env: []string{"PARLEY_BOOTSTRAP_API_KEY=sk_a'b"}, expect: "PARLEY_BOOTSTRAP_API_KEY must begin with sk_"},
+		"token in two":     {env: []string{"PARLEY_BOOTSTRAP_TOKEN=at_a b"}, expect: "PARLEY_BOOTSTRAP_TOKEN must begin with at_"},
+		"token over lines": {env: []string{"PARLEY_BOOTSTRAP_TOKEN=at_a\nb"}, expect: "PARLEY_BOOTSTRAP_TOKEN must begin with at_"},
+		"token of umlauts": {env: []string{"PARLEY_BOOTSTRAP_TOKEN=at_ä"}, expect: "PARLEY_BOOTSTRAP_TOKEN must begin with at_"},
+		"escaped token":    {env: []string{`PARLEY_BOOTSTRAP_TOKEN=at_\x`}, expect: "PARLEY_BOOTSTRAP_TOKEN must begin with at_"},
+		"long token":       {env: []string{"PARLEY_BOOTSTRAP_TOKEN=at_" + strings.Repeat("x", 198)}, expect: "200 characters"},
 		"no folder":        {env: []string{"PARLEY_DATABASE_URL=file:nowhere/parley.db"}, expect: "nowhere"},
 		"a folder":         {env: []string{"PARLEY_DATABASE_URL=file:."}, expect: "database"},
 		"not a database":   {files: map[string]string{"parley.db": strings.Repeat("this is no database", 999)}, expect: "not a database"},
@@ -275,6 +285,7 @@ func TestGraphQLRefusals(t *testing.T) {
 		"a garbled cursor":    {withToken(token), `{ agents(after: "?") { nodes { id } } }`, "BAD_USER_INPUT"},
 		"an empty message":    {withKey(apiKey), `mutation { chat(input: {agentId: "demo", message: " ", channel: SMS}) { reply } }`, "BAD_USER_INPUT"},
 		"an unknown agent":    {withKey(apiKey), `mutation { chat(input: {agentId: "x", message: "Hi", channel: SMS}) { reply } }`, "NOT_FOUND"},
+		"an empty session":    {withKey(apiKey), `mutation { chat(input: {agentId: "demo", message: "Hi", channel: SMS, sessionId: ""}) { reply } }`, "NOT_FOUND"},
 		"no events":           {withToken(token), `mutation { createWebhookEndpoint(input: {url: "https://example.com", events: []}) { secret } }`, "BAD_USER_INPUT"},
 		"an agent's faults":   {withToken(token), `mutation { createAgent(input: {name: "", webhookUrl: "ftp://x", model: {provider: OPENAI, baseUrl: "http://10.0.0.1", temperature: 9}}) { id } }`, "BAD_USER_INPUT"},
 		"50,000 aliases":      {withToken(token), "{" + strings.Repeat("a:__typename ", 50_000) + "}", "TOO_COMPLEX"},
@@ -286,8 +297,9 @@ func TestGraphQLRefusals(t *testing.T) {
 		"schema in schema":    {withToken(token), "{__schema{types{fields{type{fields{type{fields{type{fields{name}}}}}}}}}}", "BAD_USER_INPUT"},
 		"introspection by it": {withKey(apiKey), `{ __schema { types { name } } }`, "BAD_USER_INPUT"},
 	} {
-		if code, _ := s.refused(c.header, c.query, nil); code != c.code {
-			t.Errorf("%s: %v, want %s", name, code, c.code)
+		code, reason := s.refused(c.header, c.query, nil)
+		if code != c.code || name == "an empty session" && reason != "session_not_found" {
+			t.Errorf("%s: %v, %v, want %s", name, code, reason, c.code)
 		}
 	}
 	answer := s.graphql(withToken(token), `mutation { createAgent(input: {name: "", webhookUrl: "ftp://x", model: {provider: OPENAI, baseUrl: "http://10.0.0.1", temperature: 9}}) { id } }`, nil)
@@ -342,4 +354,32 @@ func TestPageOfADashboard(t *testing.T) {
 			event { id type channel direction timestamp data } attempts { number trigger startedAt durationMs statusCode error responseBody } } }
 			pageInfo { hasNextPage endCursor } }
 	}`, object{"n": 100})
+}
+
+// TestInternalErrors takes a table away under the server: callers learn that something went wrong, and the log what it was.
+func TestInternalErrors(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	db, err := sql.Open("sqlite", filepath.Join(s.dir, "parley.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.Exec("PRAGMA busy_timeout = 30000; ALTER TABLE endpoints RENAME TO gone"); err != nil {
+		t.Fatal(err)
+	}
+	const cause = "no such table"
+	status, _, answer := s.call("GET", "/v1/webhooks", withToken(token), "")
+	if status != http.StatusInternalServerError || at(answer, "code") != "internal" || strings.Contains(encode(answer), cause) {
+		t.Errorf("REST: %d %v", status, answer)
+	}
+	for _, query := range []string{`{ webhookEndpoints { id } }`, `{ agents { nodes { webhookEndpoint { id } } } }`} {
+		answer := s.graphql(withToken(token), query, nil)
+		if at(answer, "errors", 0, "extensions", "code") != "INTERNAL" || strings.Contains(encode(answer), cause) {
+			t.Errorf("%s: %v", query, answer)
+		}
+	}
+	if n := strings.Count(s.log(), cause); n != 3 {
+		t.Errorf("the log tells %d of 3 causes:\n%s", n, s.log())
+	}
 }

@@ -19,16 +19,7 @@ func TestNewcomer(t *testing.T) {
 	servers.Need(t, "curl")
 	s := &server{t: t, dir: t.TempDir(), env: []string{"PARLEY_ADDR=" + servers.FreePort(t)}}
 	s.up()
-	var line string
-	for l := range strings.Lines(s.stdout()) {
-		if strings.HasPrefix(strings.TrimSpace(l), "curl") {
-			line = l
-		}
-	}
-	out, err := exec.Command("sh", "-c", line).CombinedOutput()
-	if err != nil || !bytes.Contains(out, []byte(`"reply":`)) || !bytes.Contains(out, []byte(`"model":"embedded/extractive-1"`)) {
-		t.Fatalf("%s\n%s, %v", line, out, err)
-	}
+	s.curl()
 	for _, secret := range []string{"sk_", "at_"} {
 		if !strings.Contains(s.stdout(), secret) {
 			t.Errorf("no %s… was printed", secret)
@@ -43,6 +34,39 @@ func TestNewcomer(t *testing.T) {
 	s.up()
 	if out := s.stdout(); strings.Contains(out, "sk_") || strings.Contains(out, "at_") {
 		t.Errorf("the second start prints secrets:\n%s", out)
+	}
+}
+
+// curl runs the curl line that the server has printed, as it stands.
+func (s *server) curl() {
+	s.t.Helper()
+	var line string
+	for l := range strings.Lines(s.stdout()) {
+		if strings.HasPrefix(strings.TrimSpace(l), "curl") {
+			line = l
+		}
+	}
+	out, err := exec.Command("sh", "-c", line).CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte(`"reply":`)) || !bytes.Contains(out, []byte(`"model":"embedded/extractive-1"`)) {
+		s.t.Fatalf("%s\n%s, %v", line, out, err)
+	}
+}
+
+// TestPrintedAddress listens on all addresses: what is printed is one that a client can call, and the curl line works.
+func TestPrintedAddress(t *testing.T) {
+	t.Parallel()
+	servers.Need(t, "curl")
+	for _, host := range []string{"0.0.0.0", "[::]", ""} {
+		t.Run(host, func(t *testing.T) {
+			t.Parallel()
+			_, port, _ := strings.Cut(servers.FreePort(t), ":")
+			s := &server{t: t, dir: t.TempDir(), env: []string{"PARLEY_ADDR=" + host + ":" + port, "PARLEY_BOOTSTRAP_API_KEY=sk_a", "PARLEY_BOOTSTRAP_TOKEN=at_" + strings.Repeat("~", 197)}}
+			s.up()
+			if want := "http://127.0.0.1:" + port; s.url() != want {
+				t.Errorf("it prints %s, want %s", s.url(), want)
+			}
+			s.curl()
+		})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/99designs/gqlgen/graphql"
+	"github.com/99designs/gqlgen/graphql/errcode"
 	"github.com/vektah/gqlparser/v2/gqlerror"
 
 	"parley/store"
@@ -20,12 +21,15 @@ const codeInternal = "INTERNAL"
 // codeTooComplex is the code of a document that is refused for its size, before it runs.
 const codeTooComplex store.Code = "TOO_COMPLEX"
 
+// introspectionDisabled is how gqlgen refuses introspection: as a plain error.
+const introspectionDisabled = "introspection disabled"
+
 // presenter makes of an error what the client gets: a code of the closed set (contract, section 6), and a message meant for
 // people. The cause of anything else is logged, and not shown.
 func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 	return func(ctx context.Context, err error) *gqlerror.Error {
 		out := &gqlerror.Error{Path: graphql.GetPath(ctx)}
-		var gql *gqlerror.Error
+		var gql *gqlerror.Error // gqlgen wraps whatever a resolver returns into one
 		if errors.As(err, &gql) {
 			out.Path, out.Locations = gql.Path, gql.Locations
 		}
@@ -46,15 +50,16 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 			if refusal.Faults != nil {
 				out.Message = refusal.Error()
 				out.Extensions["validation"] = refusal.Faults
+			} else if refusal.Code == store.CodeInvalid { // of the operation as a whole, such as limit_reached
+				out.Extensions["validation"] = store.Faults{{Loc: []any{}, Msg: refusal.Message, Type: refusal.Reason}}
 			}
-		case gql != nil: // of gqlgen and gqlparser: the document or its variables are at fault
-			out.Message = gql.Message
+		case gql != nil && (gql.Err == nil || gql.Message == introspectionDisabled): // of gqlparser: the document is at fault
+			out.Message = short(gql.Message)
 			out.Extensions = map[string]any{"code": string(store.CodeInvalid)}
-			if strings.Contains(gql.Message, "exceeded token limit") {
+			if strings.HasPrefix(gql.Message, "exceeded token limit") {
 				out.Extensions["code"] = string(codeTooComplex)
-			}
-			if fault := asFault(gql); fault != nil {
-				out.Extensions["validation"] = fault
+			} else {
+				out.Extensions["validation"] = documentFault(gql)
 			}
 		default:
 			if ctx.Err() == nil {
@@ -67,16 +72,16 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 	}
 }
 
-// asFault is the ValidationError of an argument that could not be read.
-func asFault(err *gqlerror.Error) store.Faults {
-	var loc []any
-	for _, element := range err.Path {
-		loc = append(loc, element)
+// documentFault is the ValidationError of a document that does not parse, or that the schema does not answer.
+func documentFault(err *gqlerror.Error) store.Faults {
+	f := store.Fault{Loc: []any{"query"}, Msg: short(err.Message), Type: "graphql_validation"}
+	if err.Extensions["code"] == errcode.ParseFailed {
+		f.Type = "graphql_syntax"
 	}
-	if loc == nil {
-		return nil
+	if len(err.Locations) > 0 {
+		f.Loc = append(f.Loc, err.Locations[0].Line, err.Locations[0].Column)
 	}
-	return store.Faults{{Loc: loc, Msg: "Value error, " + err.Message, Type: "value_error", Ctx: map[string]any{"error": err.Message}}}
+	return store.Faults{f}
 }
 
 // recoverer turns a panic into an internal error.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -15,15 +16,19 @@ import (
 )
 
 const (
-	maxBody  = 1 << 20
-	bodyTime = time.Minute // for a body to come
+	maxBody   = 1 << 20
+	bodyTime  = time.Minute // for a body to come
+	maxEcho   = 1 << 10     // bytes of JSON that a fault repeats as its `input`; longer ones it leaves out
+	maxFaults = 1000        // of one body: those of a list of 1 MiB would be 100 MiB
 )
 
 // body is a request's JSON object, field by field, with the faults found so far.
 type body struct {
+	raw    json.RawMessage
 	fields map[string]json.RawMessage
+	asked  []string // the fields that the handler has asked for: the model's, in its order
 	faults store.Faults
-	nul    bool // U+0000 stands somewhere in it
+	secret string // a field that no fault may repeat
 }
 
 // read takes the request's JSON object. Unknown fields are ignored.
@@ -51,7 +56,7 @@ func read(w http.ResponseWriter, r *http.Request) (*body, error) {
 
 func parse(raw []byte) (*body, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
-		return nil, store.Faults{{Loc: []any{"body"}, Msg: "Field required", Type: "missing"}}.Err()
+		return nil, bodyFault(store.Missing, json.RawMessage("null"))
 	}
 	if !utf8.Valid(raw) {
 		return nil, invalidJSON(0, "the body is not UTF-8")
@@ -65,11 +70,11 @@ func parse(raw []byte) (*body, error) {
 		}
 		return nil, invalidJSON(offset, err.Error())
 	}
-	b := &body{nul: store.JSONObject(raw).HasNUL()}
+	b := &body{raw: raw}
 	if err := json.Unmarshal(raw, &b.fields); err != nil || b.fields == nil {
-		return nil, store.Faults{{
-			Loc: []any{"body"}, Msg: "Input should be a valid dictionary or object to extract fields from", Type: "model_attributes_type",
-		}}.Err()
+		return nil, bodyFault(store.Fault{
+			Msg: "Input should be a valid dictionary or object to extract fields from", Type: "model_attributes_type",
+		}, raw)
 	}
 	return b, nil
 }
@@ -80,17 +85,36 @@ func invalidJSON(offset int64, cause string) error {
 	}}.Err()
 }
 
-func (b *body) fault(f store.Fault, loc ...any) {
+// bodyFault is the fault of a body as a whole.
+func bodyFault(f store.Fault, raw json.RawMessage) error {
+	f.Loc, f.Input = []any{"body"}, echo(raw)
+	return store.Faults{f}.Err()
+}
+
+// echo is what a fault repeats of the input: all of it, unless it is long.
+func echo(raw json.RawMessage) any {
+	if len(raw) > maxEcho {
+		return nil
+	}
+	return raw
+}
+
+// fault adds a fault of what was given at loc; where something is missing, of what it is missing from.
+func (b *body) fault(f store.Fault, given json.RawMessage, loc ...any) {
 	f.Loc = append([]any{"body"}, loc...)
+	if b.secret == "" || len(loc) > 0 && loc[0] != b.secret && f.Type != "missing" {
+		f.Input = echo(given)
+	}
 	b.faults = append(b.faults, f)
 }
 
 // given returns a field's JSON; null counts as absent where the field is optional.
 func (b *body) given(name string, required bool) (json.RawMessage, bool) {
+	b.asked = append(b.asked, name)
 	raw, ok := b.fields[name]
 	switch {
 	case !ok && required:
-		b.fault(store.Fault{Msg: "Field required", Type: "missing"}, name)
+		b.fault(store.Missing, b.raw, name)
 		return nil, false
 	case !ok, !required && string(raw) == "null":
 		return nil, false
@@ -105,7 +129,7 @@ func (b *body) text(name string, required bool) (string, bool) {
 	}
 	s, ok := asString(raw)
 	if !ok {
-		b.fault(store.Fault{Msg: "Input should be a valid string", Type: "string_type", Input: raw}, name)
+		b.fault(store.NotString, raw, name)
 	}
 	return s, ok
 }
@@ -124,7 +148,7 @@ func (b *body) object(name string) *store.JSONObject {
 		return nil
 	}
 	if raw[0] != '{' {
-		b.fault(store.Fault{Msg: "Input should be a valid dictionary", Type: "dict_type", Input: raw}, name)
+		b.fault(store.NotObject, raw, name)
 		return nil
 	}
 	var compact bytes.Buffer
@@ -143,48 +167,62 @@ func (b *body) list(name string) ([]json.RawMessage, bool) {
 	}
 	var elements []json.RawMessage
 	if raw[0] != '[' || json.Unmarshal(raw, &elements) != nil {
-		b.fault(store.Fault{Msg: "Input should be a valid list", Type: "list_type", Input: raw}, name)
+		b.fault(store.NotList, raw, name)
 		return nil, false
 	}
 	return elements, true
 }
 
-// oneOf takes one of some strings.
+// oneOf takes one of some strings. Of very many faults it keeps the first.
 func oneOf[E ~string](b *body, raw json.RawMessage, all []E, loc ...any) (E, bool) {
-	s, ok := asString(raw)
-	if ok {
-		for _, e := range all {
-			if string(e) == s {
-				return e, true
-			}
-		}
+	if s, ok := asString(raw); ok && slices.Contains(all, E(s)) {
+		return E(s), true
 	}
-	quoted := make([]string, len(all))
+	if len(b.faults) >= maxFaults {
+		return "", false
+	}
+	names := make([]string, len(all))
 	for i, e := range all {
-		quoted[i] = "'" + string(e) + "'"
+		names[i] = string(e)
 	}
-	expected := quoted[0]
-	if n := len(quoted); n > 1 {
-		expected = strings.Join(quoted[:n-1], ", ") + " or " + quoted[n-1]
-	}
-	b.fault(store.Fault{Msg: "Input should be " + expected, Type: "enum", Input: raw, Ctx: map[string]any{"expected": expected}}, loc...)
+	b.fault(store.NotOneOf(names), raw, loc...)
 	return "", false
 }
 
-// check adds the faults that the domain found, but for fields of which the body has told already, and returns all of them.
+// check adds the faults that the domain found, but for fields of which the body has told already, and returns all of them,
+// in the order of the model's fields.
 func (b *body) check(faults store.Faults) error {
+	told := map[any]bool{}
+	for _, own := range b.faults {
+		told[own.Loc[1]] = true
+	}
 	for _, f := range faults {
-		told := false
-		for _, own := range b.faults {
-			told = told || len(own.Loc) > 1 && own.Loc[1] == f.Loc[0]
-		}
-		if !told {
-			b.fault(f, f.Loc...)
+		if name := f.Loc[0].(string); !told[name] {
+			b.fault(f, b.fields[name], f.Loc...)
 		}
 	}
-	if len(b.faults) == 0 && b.nul {
-		const sentence = "U+0000 is not allowed"
-		b.fault(store.Fault{Msg: "Value error, " + sentence, Type: "value_error", Ctx: map[string]any{"error": sentence}})
+	slices.SortStableFunc(b.faults, func(x, y store.Fault) int {
+		return slices.Index(b.asked, x.Loc[1].(string)) - slices.Index(b.asked, y.Loc[1].(string))
+	})
+	if b.strayNUL() {
+		b.fault(store.ValueError("U+0000 is not allowed"), b.raw)
 	}
 	return b.faults.Err()
+}
+
+// strayNUL says whether U+0000 stands where no field's own check finds it: in unknown fields, their names, and in doubles
+// that a later field of the same name hides.
+func (b *body) strayNUL() bool {
+	if !store.JSONObject(b.raw).HasNUL() {
+		return false
+	}
+	found := false
+	for name, raw := range b.fields {
+		has := store.JSONObject(raw).HasNUL()
+		if has && !slices.Contains(b.asked, name) || strings.ContainsRune(name, 0) {
+			return true
+		}
+		found = found || has
+	}
+	return !found
 }

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"net/http"
+	"strings"
 
 	"parley/store"
 )
@@ -28,6 +29,9 @@ func (a *API) createWebhook(w http.ResponseWriter, r *http.Request) error {
 	var in store.EndpointInput
 	if url, ok := b.text("url", true); ok {
 		in.URL = &url
+		if strings.Contains(url, "@") { // user info: a password
+			b.secret = "url"
+		}
 	}
 	if elements, ok := b.list("events"); ok {
 		in.Events = make([]store.EventType, 0, len(elements))

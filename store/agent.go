@@ -127,7 +127,7 @@ func (in *AgentInput) validate(cfg Config) Faults {
 			f = append(f, text(*p.Instructions, 0, maxPrompt).Under("channelProfiles", i, "instructions")...)
 		}
 		if p.MaxLength != nil && *p.MaxLength < 1 {
-			f = append(f, atLeast(1, *p.MaxLength).Under("channelProfiles", i, "maxLength")...)
+			f = append(f, atLeast(1).Under("channelProfiles", i, "maxLength")...)
 		}
 	}
 	if in.WebhookURL.Value != nil {
@@ -157,10 +157,10 @@ func (m *ModelInput) validate(cfg Config) Faults {
 		f = append(f, valueError("must be between 0 and 2").Under("temperature")...)
 	}
 	if n := m.MaxOutputTokens; n != nil && *n < 1 {
-		f = append(f, atLeast(1, *n).Under("maxOutputTokens")...)
+		f = append(f, atLeast(1).Under("maxOutputTokens")...)
 	}
 	if n := m.TimeoutSeconds; n != nil && *n < 1 {
-		f = append(f, atLeast(1, *n).Under("timeoutSeconds")...)
+		f = append(f, atLeast(1).Under("timeoutSeconds")...)
 	}
 	return f
 }

@@ -92,6 +92,16 @@ func (s *Store) CreateBusiness(ctx context.Context, in BusinessInput) (*NewBusin
 	return made, nil
 }
 
+// Origin says how many businesses there are, and whether the first one was made by CreateBusiness with IfEmpty.
+func (s *Store) Origin(ctx context.Context) (businesses int, bootstrapped bool, err error) {
+	err = s.read.NewRaw("SELECT (SELECT COUNT(*) FROM businesses), EXISTS (SELECT 1 FROM settings WHERE name = 'bootstrapped')").
+		Scan(ctx, &businesses, &bootstrapped)
+	if err != nil {
+		return 0, false, fmt.Errorf("count businesses: %w", err)
+	}
+	return businesses, bootstrapped, nil
+}
+
 // Business reads a business.
 func (s *Store) Business(ctx context.Context, id string) (*Business, error) {
 	b := new(Business)

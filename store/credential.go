@@ -131,3 +131,12 @@ func (s *Store) StillValid(ctx context.Context, v *Viewer) (bool, error) {
 	}
 	return n > 0, nil
 }
+
+// IsLive says whether a secret is a credential that has not been revoked. Unlike Authenticate it counts as no use.
+func (s *Store) IsLive(ctx context.Context, kind CredentialKind, secret string) (bool, error) {
+	n, err := s.read.NewSelect().Model((*Credential)(nil)).Where("hash = ? AND kind = ? AND revoked_at IS NULL", hashSecret(secret), kind).Count(ctx)
+	if err != nil {
+		return false, fmt.Errorf("look a credential up: %w", err)
+	}
+	return n > 0, nil
+}

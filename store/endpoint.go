@@ -96,7 +96,7 @@ func (in *EndpointInput) Validate(cfg Config) Faults {
 	}
 	if in.Events != nil && len(in.Events) == 0 {
 		f = append(f, Fault{
-			Loc: []any{"events"}, Type: "too_short", Msg: "List should have at least 1 item after validation, not 0", Input: []any{},
+			Loc: []any{"events"}, Type: "too_short", Msg: "List should have at least 1 item after validation, not 0",
 			Ctx: map[string]any{"field_type": "List", "min_length": 1, "actual_length": 0},
 		})
 	}

@@ -175,7 +175,7 @@ func unmarshalEnum[E ~string](target *E, v any, all ...E) error {
 	for i, e := range all {
 		names[i] = strings.ToUpper(strings.ReplaceAll(string(e), ".", "_"))
 	}
-	return fmt.Errorf("must be one of %s", strings.Join(names, ", "))
+	return Faults{NotOneOf(names)}.Err()
 }
 
 // MarshalGQL writes the enum's value.

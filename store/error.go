@@ -100,16 +100,23 @@ type Fault struct {
 	Loc   []any          `json:"loc"` // where: names and list indexes, from the outside in
 	Msg   string         `json:"msg"`
 	Type  string         `json:"type"`
-	Input any            `json:"input,omitempty"`
+	Input any            `json:"input,omitempty"` // what was given: a transport adds it, which alone has it as it was sent
 	Ctx   map[string]any `json:"ctx,omitempty"`
 }
 
 // Faults are all the faults of one input.
 type Faults []Fault
 
+// told is how many faults a sentence tells of.
+const told = 10
+
 func (f Faults) String() string {
 	var b strings.Builder
 	for i, fault := range f {
+		if i == told {
+			fmt.Fprintf(&b, "; and %d more", len(f)-told)
+			break
+		}
 		if i > 0 {
 			b.WriteString("; ")
 		}

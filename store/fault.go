@@ -8,18 +8,48 @@ import (
 
 // The faults that more than one input can have, in Pydantic v2's words. Their Loc is empty: the caller places them.
 
-func missing() Faults {
-	return Faults{{Type: "missing", Msg: "Field required"}}
+// The faults of a field that is required and not there, and of one that nobody asked for.
+var (
+	Missing = Fault{Type: "missing", Msg: "Field required"}
+	Extra   = Fault{Type: "extra_forbidden", Msg: "Extra inputs are not permitted"}
+)
+
+// The faults of a value of the wrong type.
+var (
+	NotString  = Fault{Type: "string_type", Msg: "Input should be a valid string"}
+	NotInt     = Fault{Type: "int_type", Msg: "Input should be a valid integer"}
+	NotFloat   = Fault{Type: "float_type", Msg: "Input should be a valid number"}
+	NotBoolean = Fault{Type: "bool_type", Msg: "Input should be a valid boolean"}
+	NotList    = Fault{Type: "list_type", Msg: "Input should be a valid list"}
+	NotObject  = Fault{Type: "dict_type", Msg: "Input should be a valid dictionary"}
+)
+
+// NotOneOf is the fault of a value that is none of those named.
+func NotOneOf(names []string) Fault {
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = "'" + name + "'"
+	}
+	expected := quoted[0]
+	if n := len(quoted); n > 1 {
+		expected = strings.Join(quoted[:n-1], ", ") + " or " + quoted[n-1]
+	}
+	return Fault{Type: "enum", Msg: "Input should be " + expected, Ctx: map[string]any{"expected": expected}}
 }
 
-func valueError(sentence string) Faults {
-	return Faults{{Type: "value_error", Msg: "Value error, " + sentence, Ctx: map[string]any{"error": sentence}}}
+// ValueError is the fault of a value that breaks a rule, in a sentence of ours.
+func ValueError(sentence string) Fault {
+	return Fault{Type: "value_error", Msg: "Value error, " + sentence, Ctx: map[string]any{"error": sentence}}
 }
 
-func atLeast(least, got int) Faults {
+func missing() Faults { return Faults{Missing} }
+
+func valueError(sentence string) Faults { return Faults{ValueError(sentence)} }
+
+func atLeast(least int) Faults {
 	return Faults{{
 		Type: "greater_than_equal", Msg: fmt.Sprintf("Input should be greater than or equal to %d", least),
-		Input: got, Ctx: map[string]any{"ge": least},
+		Ctx: map[string]any{"ge": least},
 	}}
 }
 
@@ -37,7 +67,7 @@ func text(s string, least, most int) Faults {
 	case n < least:
 		f = append(f, Fault{
 			Type: "string_too_short", Msg: fmt.Sprintf("String should have at least %d character%s", least, plural(least)),
-			Input: s, Ctx: map[string]any{"min_length": least},
+			Ctx: map[string]any{"min_length": least},
 		})
 	case n > most:
 		f = append(f, Fault{

@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"slices"
 )
@@ -23,7 +22,7 @@ func (o JSONObject) MarshalGQL(w io.Writer) {
 func (o *JSONObject) UnmarshalGQL(v any) error {
 	m, ok := v.(map[string]any)
 	if !ok {
-		return fmt.Errorf("must be an object")
+		return Faults{NotObject}.Err()
 	}
 	b, err := encode(m)
 	*o = b

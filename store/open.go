@@ -144,6 +144,9 @@ func (s *Store) openSQLite(ctx context.Context) error {
 		}
 		s.unlock = unlock
 	}
+	if err := createPrivate(path); err != nil {
+		return errors.Join(fmt.Errorf("make the SQLite database %s: %w", path, err), s.unlock())
+	}
 	// FULL with WAL syncs the log at each commit: what was answered survives a power cut. _txlock=immediate takes the
 	// write lock at BEGIN, so that no transaction fails half way for having read first.
 	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=busy_timeout(5000)" +
@@ -168,6 +171,20 @@ func (s *Store) openSQLite(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.unlock())
 	}
 	return nil
+}
+
+// createPrivate makes a missing file, which its owner alone may read: it will hold conversations. SQLite takes an empty file
+// for a new database, and gives the files beside it, -wal and -shm, the same mode. A file that is there is not so much as
+// opened: closing it would drop the locks that SQLite holds on it elsewhere in this process.
+func createPrivate(path string) error {
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		return nil // whatever else is wrong with it, SQLite words it
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 func (s *Store) openPostgres(ctx context.Context) error {

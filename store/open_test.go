@@ -98,6 +98,26 @@ func TestKeyFileIsForItsOwnerAlone(t *testing.T) {
 	}
 }
 
+// TestDatabaseIsPrivate: nobody but its owner may read the database, nor what SQLite keeps beside it.
+func TestDatabaseIsPrivate(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, err := store.Open(t.Context(), store.Config{URL: "file:" + filepath.Join(dir, "parley.db"), Exclusive: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	newBusiness(t, s)
+	for _, name := range []string{"parley.db", "parley.db-wal", "parley.db-shm", "parley.db.key", "parley.db.lock"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+		} else if mode := info.Mode(); mode != 0o600 {
+			t.Errorf("%s has the mode %v", name, mode)
+		}
+	}
+}
+
 func TestFirstBusinessIsMadeOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
 		s := open(t, nil)
@@ -105,6 +125,31 @@ func TestFirstBusinessIsMadeOnce(t *testing.T) {
 			made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "demo", IfEmpty: true})
 			if err != nil || (made != nil) != (i == 0) {
 				t.Errorf("start %d: %v, %v", i+1, made, err)
+			}
+		}
+		if n, bootstrapped, err := s.Origin(t.Context()); n != 1 || !bootstrapped || err != nil {
+			t.Errorf("%d businesses, bootstrapped %v, %v", n, bootstrapped, err)
+		}
+	})
+}
+
+// TestNoFirstBusinessBesideAnother: a business that was made before the first start takes the demo's place.
+func TestNoFirstBusinessBesideAnother(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if demo, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "demo", IfEmpty: true}); demo != nil || err != nil {
+			t.Errorf("a demo beside it: %v, %v", demo, err)
+		}
+		if n, bootstrapped, err := s.Origin(t.Context()); n != 1 || bootstrapped || err != nil {
+			t.Errorf("%d businesses, bootstrapped %v, %v", n, bootstrapped, err)
+		}
+		for secret, want := range map[string]bool{made.APIKey: true, made.APIKey + "x": false, made.Token: false, "": false} {
+			if live, err := s.IsLive(t.Context(), store.KindAPIKey, secret); live != want || err != nil {
+				t.Errorf("IsLive of %.5s…: %v, %v", secret, live, err)
 			}
 		}
 	})

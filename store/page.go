@@ -47,10 +47,7 @@ const (
 // validate finds the faults of a page's arguments.
 func (p PageInput) validate() Faults {
 	if p.First < 0 || p.First > MaxPage {
-		return Faults{{
-			Loc: []any{"first"}, Type: "value_error", Msg: fmt.Sprintf("Value error, first must be between 0 and %d", MaxPage),
-			Input: p.First, Ctx: map[string]any{"error": fmt.Sprintf("first must be between 0 and %d", MaxPage)},
-		}}
+		return valueError(fmt.Sprintf("first must be between 0 and %d", MaxPage)).Under("first")
 	}
 	return nil
 }

@@ -59,11 +59,12 @@ func (t Time) MarshalGQL(w io.Writer) {
 func (t *Time) UnmarshalGQL(v any) error {
 	s, ok := v.(string)
 	if !ok {
-		return fmt.Errorf("a Time is a string in RFC 3339, such as 2026-01-02T15:04:05Z")
+		return Faults{{Type: "datetime_type", Msg: "Input should be a valid datetime"}}.Err()
 	}
 	parsed, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
-		return fmt.Errorf("a Time is written in RFC 3339, such as 2026-01-02T15:04:05Z")
+		const why = "it is written as in RFC 3339, such as 2026-01-02T15:04:05Z"
+		return Faults{{Type: "datetime_parsing", Msg: "Input should be a valid datetime, " + why, Ctx: map[string]any{"error": why}}}.Err()
 	}
 	*t = At(parsed)
 	return nil

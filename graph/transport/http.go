@@ -47,15 +47,24 @@ func (t HTTP) Supports(r *http.Request) bool {
 
 // rejection is a request that did not reach the executor.
 type rejection struct {
-	status  int
-	message string
-	allow   string // the Allow header of a 405
+	status int
+	faults malformed
+	allow  string // the Allow header of a 405
 }
 
-func (e *rejection) Error() string { return e.message }
+func (e *rejection) Error() string { return e.faults.Error() }
 
-func reject(status int, message string) *rejection {
-	return &rejection{status: status, message: message}
+var errCutOff = errors.New("the request was ended before its answer was there")
+
+// reject refuses what stands at loc.
+func reject(status int, message string, loc ...any) *rejection {
+	return &rejection{status: status, faults: malformed{valueError(message, loc...)}}
+}
+
+func notAllowed(message, allow string) *rejection {
+	no := reject(http.StatusMethodNotAllowed, message, "method")
+	no.allow = allow
+	return no
 }
 
 // Do answers one request.
@@ -86,18 +95,9 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 		resp, err = execute(ctx, r.Method, params, exec)
 	}
 	if err != nil {
-		var no *rejection
-		if !errors.As(err, &no) {
-			no = reject(http.StatusBadRequest, err.Error())
-		}
-		if no.allow != "" {
-			header.Set("Allow", no.allow)
-		}
-		code := codeBadUserInput
-		if no.status == http.StatusServiceUnavailable {
-			code = codeUnavailable
-		}
-		resp, status = &graphql.Response{Errors: gqlerror.List{refusal(code, no.message)}}, no.status
+		var shown *gqlerror.Error
+		shown, status = t.refuse(header, err)
+		resp = &graphql.Response{Errors: gqlerror.List{shown}}
 	}
 	if status == 0 {
 		status = t.status(media, resp)
@@ -105,14 +105,29 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 	t.write(w, media, status, resp)
 }
 
+// refuse words an error of read or execute.
+func (t HTTP) refuse(header http.Header, err error) (shown *gqlerror.Error, status int) {
+	if errors.Is(err, errCutOff) {
+		return refusal(codeUnavailable, err.Error()), http.StatusServiceUnavailable
+	}
+	no := &rejection{status: http.StatusBadRequest}
+	if !errors.As(err, &no) && !errors.As(err, &no.faults) {
+		no.faults = malformed{valueError(err.Error(), "body")}
+	}
+	if no.allow != "" {
+		header.Set("Allow", no.allow)
+	}
+	return refusal(codeBadUserInput, no.Error(), no.faults...), no.status
+}
+
 // read takes the parameters from the request.
 func (t HTTP) read(w http.ResponseWriter, r *http.Request, acceptable bool) (*graphql.RawParams, error) {
 	start := graphql.Now()
 	if r.Method != http.MethodGet && r.Method != http.MethodPost {
-		return nil, &rejection{http.StatusMethodNotAllowed, "use GET or POST", "GET, POST"}
+		return nil, notAllowed("use GET or POST", "GET, POST")
 	}
 	if !acceptable {
-		return nil, reject(http.StatusNotAcceptable, "the response can be "+mediaGraphQL+" or "+mediaJSON)
+		return nil, reject(http.StatusNotAcceptable, "the response can be "+mediaGraphQL+" or "+mediaJSON, "header", "Accept")
 	}
 	var members object
 	var err error
@@ -137,10 +152,10 @@ func (t HTTP) readBody(w http.ResponseWriter, r *http.Request) (object, error) {
 	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset, named := params["charset"]
 	if err != nil || media != mediaJSON || (named && !strings.EqualFold(charset, "utf-8")) {
-		return nil, reject(http.StatusUnsupportedMediaType, "send the request as application/json, in UTF-8")
+		return nil, reject(http.StatusUnsupportedMediaType, "send the request as application/json, in UTF-8", "header", "Content-Type")
 	}
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
-		return nil, reject(http.StatusUnsupportedMediaType, "send the request without a content encoding")
+		return nil, reject(http.StatusUnsupportedMediaType, "send the request without a content encoding", "header", "Content-Encoding")
 	}
 	limit := t.MaxBody
 	if limit == 0 {
@@ -155,11 +170,11 @@ func (t HTTP) readBody(w http.ResponseWriter, r *http.Request) (object, error) {
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, reject(http.StatusRequestEntityTooLarge,
-			"the request is larger than "+strconv.FormatInt(limit, 10)+" bytes")
+			"the request is larger than "+strconv.FormatInt(limit, 10)+" bytes", "body")
 	case err != nil:
-		return nil, errors.New("the request ended early")
+		return nil, malformed{valueError("the request ended early", "body")}
 	case len(body) == 0:
-		return nil, errors.New("the request has no body")
+		return nil, wrong("missing", "Field required", "the request has no body", "body")
 	}
 	return decodeObject(body)
 }
@@ -173,17 +188,17 @@ func execute(ctx context.Context, method string, params *graphql.RawParams, exec
 	switch kind := opCtx.Operation.Operation; {
 	case kind == ast.Subscription:
 		return nil, reject(http.StatusBadRequest,
-			"subscriptions are served over WebSocket, by the subprotocol "+subprotocol)
+			"subscriptions are served over WebSocket, by the subprotocol "+subprotocol, "query")
 	case kind == ast.Mutation && method == http.MethodGet:
-		return nil, &rejection{http.StatusMethodNotAllowed, "mutations are accepted by POST alone", http.MethodPost}
+		return nil, notAllowed("mutations are accepted by POST alone", http.MethodPost)
 	case defers(opCtx.Doc):
 		// Its later parts would have nowhere to go, and a part alone would look like the whole.
-		return nil, reject(http.StatusBadRequest, "@defer is not served over plain HTTP")
+		return nil, reject(http.StatusBadRequest, "@defer is not served over plain HTTP", "query")
 	}
 	responses, ctx := exec.DispatchOperation(ctx, opCtx)
 	resp := responses(ctx)
 	if resp == nil { // the executor's way to say that ctx ended first
-		return nil, reject(http.StatusServiceUnavailable, "the request was ended before its answer was there")
+		return nil, errCutOff
 	}
 	return resp, nil
 }

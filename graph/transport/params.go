@@ -2,11 +2,11 @@ package transport
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/url"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/99designs/gqlgen/graphql"
@@ -17,12 +17,32 @@ import (
 // and this server, could each see another query.
 type object map[string]json.RawMessage
 
+// malformed is a request that is not well-formed. Its sentences are fixed: they echo nothing of the input.
+type malformed []fault
+
+func (m malformed) Error() string {
+	sentences := make([]string, len(m))
+	for i, f := range m {
+		sentences[i], _ = f.Ctx["error"].(string)
+	}
+	return strings.Join(sentences, "; ")
+}
+
+// wrong makes the error of one fault, whose sentence is also the error's.
+func wrong(kind, msg, sentence string, loc ...any) malformed {
+	return malformed{{loc, msg, kind, map[string]any{"error": sentence}}}
+}
+
+func notJSON(sentence string, loc ...any) malformed {
+	return wrong("json_invalid", "JSON decode error", sentence, loc...)
+}
+
 var (
-	errNotUTF8   = errors.New("the JSON is not valid UTF-8")
-	errNotJSON   = errors.New("the JSON is broken")
-	errNotObject = errors.New("a JSON object is expected")
-	errTwice     = errors.New("a name stands twice in the JSON object")
-	errBatch     = errors.New("batches are not supported: send one operation a request")
+	errNotUTF8   = notJSON("the JSON is not valid UTF-8", "body")
+	errNotJSON   = notJSON("the JSON is broken", "body")
+	errNotObject = wrong("dict_type", "Input should be a valid dictionary", "a JSON object is expected", "body")
+	errTwice     = malformed{valueError("a name stands twice in the JSON object", "body")}
+	errBatch     = malformed{valueError("batches are not supported: send one operation a request", "body")}
 )
 
 // decodeObject reads the one JSON object that data is. Its errors are fixed sentences: they echo nothing of the input.
@@ -76,7 +96,7 @@ func (o object) text(name string) (string, error) {
 	}
 	var s string
 	if json.Unmarshal(o[name], &s) != nil {
-		return "", errors.New(name + " must be a string")
+		return "", wrong("string_type", "Input should be a valid string", name+" must be a string", name)
 	}
 	return s, nil
 }
@@ -90,7 +110,7 @@ func (o object) mapping(name string) (map[string]any, error) {
 	dec.UseNumber()
 	var m map[string]any
 	if dec.Decode(&m) != nil {
-		return nil, errors.New(name + " must be an object")
+		return nil, wrong("dict_type", "Input should be a valid dictionary", name+" must be an object", name)
 	}
 	return m, nil
 }
@@ -99,17 +119,24 @@ func (o object) mapping(name string) (map[string]any, error) {
 // graphql-transport-ws subscribe message carries. Unknown members are ignored: they are reserved.
 func (o object) params() (*graphql.RawParams, error) {
 	p := &graphql.RawParams{}
-	var errs [4]error
+	var errs [5]error
 	p.Query, errs[0] = o.text("query")
-	p.OperationName, errs[1] = o.text("operationName")
-	p.Variables, errs[2] = o.mapping("variables")
-	p.Extensions, errs[3] = o.mapping("extensions")
-	if err := cmp.Or(errs[0], errs[1], errs[2], errs[3]); err != nil {
-		return nil, err
-	}
+	p.OperationName, errs[2] = o.text("operationName")
+	p.Variables, errs[3] = o.mapping("variables")
+	p.Extensions, errs[4] = o.mapping("extensions")
 	// A persisted query names its document by its hash alone.
 	if _, persisted := p.Extensions["persistedQuery"]; !o.has("query") && !persisted {
-		return nil, errors.New("query is missing")
+		errs[1] = wrong("missing", "Field required", "query is missing", "query")
+	}
+	var all malformed
+	for _, err := range errs {
+		var m malformed
+		if errors.As(err, &m) {
+			all = append(all, m...)
+		}
+	}
+	if len(all) > 0 {
+		return nil, all
 	}
 	return p, nil
 }
@@ -120,21 +147,21 @@ func (o object) params() (*graphql.RawParams, error) {
 func decodeURL(rawQuery string) (object, error) {
 	values, err := url.ParseQuery(rawQuery)
 	if err != nil {
-		return nil, errors.New("the query component of the URL is broken")
+		return nil, malformed{valueError("the query component of the URL is broken", "url")}
 	}
 	members := object{}
 	for _, name := range []string{"query", "operationName", "variables", "extensions"} {
 		value := values.Get(name)
 		switch {
 		case len(values[name]) > 1:
-			return nil, errors.New(name + " stands twice in the URL")
+			return nil, malformed{valueError(name+" stands twice in the URL", name)}
 		case !utf8.ValidString(value):
-			return nil, errors.New(name + " is not valid UTF-8")
+			return nil, malformed{valueError(name+" is not valid UTF-8", name)}
 		case value == "":
 		case name == "query" || name == "operationName":
 			members[name], _ = json.Marshal(value) // a string always marshals
 		case !json.Valid([]byte(value)):
-			return nil, errors.New(name + " must be JSON")
+			return nil, notJSON(name+" must be JSON", name)
 		default:
 			members[name] = json.RawMessage(bytes.TrimSpace([]byte(value)))
 		}

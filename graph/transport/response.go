@@ -19,9 +19,27 @@ const (
 	codeUnavailable  = "UNAVAILABLE"
 )
 
-// refusal is an error of the transport's own.
-func refusal(code, message string) *gqlerror.Error {
-	return &gqlerror.Error{Message: message, Extensions: map[string]any{"code": code}}
+// fault says what is wrong with a request, in the form of the ValidationErrors that the schema's own errors carry, and in the
+// words of Pydantic v2.
+type fault struct {
+	Loc  []any          `json:"loc"` // a parameter's name, `body`, `method`, or `header` and its name
+	Msg  string         `json:"msg"`
+	Type string         `json:"type"`
+	Ctx  map[string]any `json:"ctx,omitempty"`
+}
+
+// valueError is a fault in a sentence of ours.
+func valueError(sentence string, loc ...any) fault {
+	return fault{loc, "Value error, " + sentence, "value_error", map[string]any{"error": sentence}}
+}
+
+// refusal is an error of the transport's own, with the faults of the input if it is for those.
+func refusal(code, message string, faults ...fault) *gqlerror.Error {
+	extensions := map[string]any{"code": code}
+	if len(faults) > 0 {
+		extensions["validation"] = faults
+	}
+	return &gqlerror.Error{Message: message, Extensions: extensions}
 }
 
 // encodeResponse writes a response in the form of the GraphQL specification, section "Response Format". graphql.Response

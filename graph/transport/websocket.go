@@ -119,7 +119,7 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 		WriteBufferPool: &t.buffers,
 		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
 			w.Header().Set("Sec-Websocket-Version", "13")
-			refuseHandshake(w, status, refusal(codeBadUserInput, reason.Error()))
+			refuseHandshake(w, status, refusal(codeBadUserInput, reason.Error(), valueError(reason.Error(), "header")))
 		},
 	}
 	conn, err := upgrader.Upgrade(hijacker{w}, r, nil)
