@@ -44,10 +44,10 @@ func say(t testing.TB, m *embedded.Model, a *store.Agent, messages ...string) st
 	return reply.Text
 }
 
-// question is a line of a golden file; without facts it must be declined.
+// question is a line of a golden file: the messages of a visitor, of which the last is judged. Without facts it must be declined.
 type question struct {
-	text  string
-	facts []string
+	messages []string
+	facts    []string
 }
 
 func questions(t testing.TB, file string) (on, off []question) {
@@ -59,12 +59,13 @@ func questions(t testing.TB, file string) (on, off []question) {
 	defer func() { _ = f.Close() }()
 	for scan := bufio.NewScanner(f); scan.Scan(); {
 		text, facts, ok := strings.Cut(scan.Text(), " | ")
+		messages := strings.Split(text, " > ")
 		switch {
 		case !ok:
 		case facts == "-":
-			off = append(off, question{text: text})
+			off = append(off, question{messages: messages})
 		default:
-			on = append(on, question{text, strings.Split(facts, " / ")})
+			on = append(on, question{messages, strings.Split(facts, " / ")})
 		}
 	}
 	return on, off
@@ -76,7 +77,7 @@ func TestGoldenQuestions(t *testing.T) {
 	for _, set := range []struct {
 		file                     string
 		on, off, right, declined int
-	}{{"golden.txt", 30, 10, 27, 10}, {"heldout.txt", 15, 10, 9, 8}, {"tuning.txt", 61, 42, 48, 35}} {
+	}{{"golden.txt", 30, 10, 27, 10}, {"heldout.txt", 15, 10, 9, 8}, {"heldout2.txt", 30, 15, 17, 14}, {"tuning.txt", 61, 42, 48, 35}} {
 		t.Run(set.file, func(t *testing.T) {
 			t.Parallel()
 			on, off := questions(t, "testdata/"+set.file)
@@ -86,18 +87,18 @@ func TestGoldenQuestions(t *testing.T) {
 			m, a := embedded.New(embedded.Config{}), demo()
 			right, declined := 0, 0
 			for _, q := range on {
-				answer := say(t, m, a, q.text)
+				answer := say(t, m, a, q.messages...)
 				if slices.ContainsFunc(q.facts, func(fact string) bool { return strings.Contains(answer, fact) }) {
 					right++
 				} else {
-					t.Logf("%q is answered with %q, and not with %q", q.text, answer, q.facts)
+					t.Logf("%q is answered with %q, and not with %q", q.messages, answer, q.facts)
 				}
 			}
 			for _, q := range off {
-				if answer := say(t, m, a, q.text); answer == embedded.DontKnow {
+				if answer := say(t, m, a, q.messages...); answer == embedded.DontKnow {
 					declined++
 				} else {
-					t.Logf("%q is not declined, but answered with %q", q.text, answer)
+					t.Logf("%q is not declined, but answered with %q", q.messages, answer)
 				}
 			}
 			t.Logf("%d of %d right, %d of %d declined", right, set.on, declined, set.off)
@@ -153,10 +154,10 @@ func TestEverySentenceIsGrounded(t *testing.T) {
 	t.Parallel()
 	m, a := embedded.New(embedded.Config{}), demo()
 	var all []string
-	for _, file := range []string{"testdata/golden.txt", "testdata/heldout.txt", "testdata/tuning.txt"} {
+	for _, file := range []string{"testdata/golden.txt", "testdata/heldout.txt", "testdata/heldout2.txt", "testdata/tuning.txt"} {
 		on, off := questions(t, file)
 		for _, q := range append(on, off...) {
-			all = append(all, q.text)
+			all = append(all, q.messages...)
 		}
 	}
 	var vocabulary []string
@@ -247,7 +248,7 @@ func TestMaxLengthDropsWholeSentences(t *testing.T) {
 		a.ChannelProfiles = []store.ChannelProfile{{Channel: store.WhatsApp, MaxLength: &limit}}
 		on, _ := questions(t, "testdata/golden.txt")
 		for _, q := range on {
-			if got := say(t, m, a, q.text); got != embedded.DontKnowShort && utf8.RuneCountInString(got) > limit || !grounded(a, got) {
+			if got := say(t, m, a, q.messages...); got != embedded.DontKnowShort && utf8.RuneCountInString(got) > limit || !grounded(a, got) {
 				t.Errorf("within %d characters: %q", limit, got)
 			}
 		}
