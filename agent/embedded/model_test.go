@@ -77,7 +77,7 @@ func TestGoldenQuestions(t *testing.T) {
 	for _, set := range []struct {
 		file                     string
 		on, off, right, declined int
-	}{{"golden.txt", 30, 10, 27, 10}, {"heldout.txt", 15, 10, 9, 8}, {"heldout2.txt", 30, 15, 17, 14}, {"tuning.txt", 61, 42, 48, 35}} {
+	}{{"golden.txt", 30, 10, 27, 10}, {"heldout.txt", 15, 10, 9, 8}, {"heldout2.txt", 30, 15, 17, 14}, {"tuning.txt", 142, 62, 128, 56}, {"newcomer.txt", 44, 10, 44, 10}} {
 		t.Run(set.file, func(t *testing.T) {
 			t.Parallel()
 			on, off := questions(t, "testdata/"+set.file)
@@ -154,7 +154,7 @@ func TestEverySentenceIsGrounded(t *testing.T) {
 	t.Parallel()
 	m, a := embedded.New(embedded.Config{}), demo()
 	var all []string
-	for _, file := range []string{"testdata/golden.txt", "testdata/heldout.txt", "testdata/heldout2.txt", "testdata/tuning.txt"} {
+	for _, file := range []string{"testdata/golden.txt", "testdata/newcomer.txt", "testdata/heldout.txt", "testdata/heldout2.txt", "testdata/tuning.txt"} {
 		on, off := questions(t, file)
 		for _, q := range append(on, off...) {
 			all = append(all, q.messages...)
@@ -190,7 +190,9 @@ func TestCourtesies(t *testing.T) {
 	m, a := embedded.New(embedded.Config{}), demo()
 	for message, want := range map[string]string{
 		"Hello": embedded.Greeting, "hi there!": embedded.Greeting, "Good morning": embedded.Greeting, "Thanks a lot": embedded.Welcome,
-		"thank you very much, bye": embedded.Farewell, "?!": embedded.DontKnow, "": embedded.DontKnow, "the of and": embedded.DontKnow,
+		"thank you very much, bye": embedded.Farewell, "who are you?": embedded.Introduction, "Hi, are you a real person or a bot?": embedded.Introduction,
+		"are you a doctor?": embedded.DontKnow, "ok": embedded.AnythingElse, "ok thanks": embedded.Welcome, "see you later": embedded.Farewell,
+		"?!": embedded.DontKnow, "": embedded.DontKnow, "the of and": embedded.DontKnow,
 	} {
 		if got := say(t, m, a, message); got != want {
 			t.Errorf("%q: %q, want %q", message, got, want)
@@ -219,6 +221,35 @@ func TestFollowUp(t *testing.T) {
 	} {
 		if got := say(t, m, a, c.messages...); !strings.Contains(got, c.want) {
 			t.Errorf("%q: %q, want %q", c.messages, got, c.want)
+		}
+	}
+}
+
+func TestOneWordOfCustomerServiceStandsForAnother(t *testing.T) {
+	t.Parallel()
+	m := embedded.New(embedded.Config{})
+	a := &store.Agent{ID: "clinic", Knowledge: []store.Knowledge{
+		{Title: "Opening times", Text: "Mornings only, from 8 to 12."},
+		{Title: "Cancelling", Text: "Cancel a visit up to 24 hours before it."},
+		{Title: "Where to find us", Text: "Our address is 3 Elm Road."},
+		{Title: "Telephone", Text: "Dial 555 0199."},
+		{Title: "Fees", Text: "A check-up is 40 euros, and we post the bill."},
+		{Title: "Shoes", Text: "The nurse shows you where to leave them."},
+	}}
+	for message, want := range map[string]string{
+		"hours?":                        "Mornings only, from 8 to 12.",
+		"When do you close?":            "Mornings only, from 8 to 12.",
+		"where are you":                 "Our address is 3 Elm Road.",
+		"location":                      "Our address is 3 Elm Road.",
+		"Can I call you?":               "Dial 555 0199.",
+		"prices":                        "A check-up is 40 euros, and we post the bill.",
+		"charges?":                      "A check-up is 40 euros, and we post the bill.",
+		"Do you have shops in Toronto?": embedded.DontKnow,
+		"prices of gold":                embedded.DontKnow,
+		"who":                           embedded.DontKnow,
+	} {
+		if got := say(t, m, a, message); got != want {
+			t.Errorf("%q: %q, want %q", message, got, want)
 		}
 	}
 }
