@@ -15,11 +15,12 @@ import (
 var synonyms = canonical(`
 	open opening =hours close shut
 	deliver delivery ship shipment postage post dispatch
+	arrive arrival
 	parcel =package =packages packet
-	cost price pricing charge fee tariff
+	cost price pricing charge fee rate tariff
 	phone telephone call ring mobile
 	address location locate situated whereabouts
-	contact reach touch
+	contact reach touch support assistance
 	shop store
 	return returnable
 	refund reimburse reimbursement
@@ -30,13 +31,13 @@ var synonyms = canonical(`
 	send sent
 	lose lost
 	repair mend fix
-	faulty fault defect defective
+	faulty fault defect defective damage broken broke
 	abroad overseas international worldwide foreign
 	discount coupon promo promotion rebate
 	voucher certificate
 	guarantee warranty
 	complaint complain
-	person human people staff employee representative`)
+	person human people staff employee representative agent manager operator adviser`)
 
 // canonical maps the stem of each word of the lines to that of the first.
 func canonical(lines string) map[string]string {

@@ -103,10 +103,12 @@ var stopWords = set(strings.Fields(`a about after all also am an and any are as 
 	on once one only or other our ours out over own please same she should so some something such tell than that the their theirs them then there
 	these they thing things item items this those through to too under until up us very want wanted was we were what which while whom why
 	will with would yes you your yours hello hi hey thanks thank know many take takes give go goes going
+	hasn haven hadn weren wouldn mustn needn hasnt havent hadnt arent wasnt werent wouldnt shouldnt
 	im ive id youre dont didnt doesnt isnt cant couldnt wont whats hows thats ur pls plz
 	ll ve re ok okay maybe really actually possible way anyone anything else check find look see show ask say explain wonder question`)...)
 
 // asking are the stems that say how something is asked for. They help to find where it is answered, and say nothing about
 // whether it is.
 var asking = stems(`when where who come long fast quick soon often far much cost times today tomorrow tonight currently morning afternoon evening
-	policy info information detail details option method number process procedure condition instruction list`)
+	policy info information detail details option method number process procedure condition instruction list
+	period window form chart guide range programme program scheme`)
