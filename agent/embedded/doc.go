@@ -14,10 +14,11 @@
 // all. A word that the agent's texts nowhere use weighs as much as the rarest: that is what keeps the model from answering a
 // question about a museum with the shop's opening hours. Only the words that people wrap a question in (chatter.go) are let off.
 //
-// Its limit: of what a business sells it knows no synonyms but those that the agent's own texts use. Of the questions that it was
-// tuned with it answers 19 in 20 rightly; of those in two sets that it was never changed for, 24 of 30 (testdata/heldout2.txt) and 11
-// of 15 (heldout.txt), and it declined 24 of their 25 that are beside the subject. What helps is a title in customers' words, such as "Gift cards and vouchers". A message with one known and one unknown noun ("Do
-// you sell bicycles?") is where declining what it should and answering what it could cannot both be had.
+// Its limit: of what a business sells it knows no synonyms but those that the agent's own texts use. Of the questions that it
+// was tuned with it answers 19 in 20 rightly; of those in two sets that it was never changed for, 24 of 30
+// (testdata/heldout2.txt) and 11 of 15 (heldout.txt), and it declined 24 of their 25 that are beside the subject. What helps
+// is a title in customers' words, such as "Gift cards and vouchers". A message with one known and one unknown noun ("Do you
+// sell bicycles?") is where declining what it should and answering what it could cannot both be had.
 //
 // Why an index of our own and not SQLite's FTS5: coverage needs the weight of each word, which FTS5 keeps to itself, and a
 // turn costs some 12 µs here. Stop words and stemming are English; agents in other languages work, less well.
