@@ -25,7 +25,7 @@ const chatterWords = `
 	inform inside insist inspect instead intend interested introduce invite involve join jump keep kept kick kind knew known lack large last late
 	later latest laugh lay lead lean leap learn learnt least leave left lend lent less lie lift light likely limited listen live lose lost lot lots
 	loud love lovely low lucky main maintain make made manage matter mean meant measure meet met mention mess mind miss mistake mix modern moment
-	month months move multiple must narrow near necessary need neither never new next nice nobody none normal nothing notice obtain obvious occur odd
+	month months move multiple must narrow near necessary need neither never new next nice nobody none normal nothing notice obtain obvious occur odd offer
 	offend okay old open operate organise otherwise ought owe owned part particular pass past patient pay paid perfect perhaps permit person people
 	persuade pick picked plain plan please pleased plenty point poor popular positive post prefer prepare present press pretend pretty prevent previous
 	private probable problem proceed produce promise promised proper protect proud prove provide pull purchase pure push put question quick quiet quite

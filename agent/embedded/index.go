@@ -11,7 +11,7 @@ import (
 const (
 	k1         = 1.2
 	b          = 0.75
-	titleBoost = 1.5
+	titleBoost = 2
 )
 
 // How long a passage may become. A short snippet is one passage: its sentences explain each other. A long one has many subjects,
@@ -40,7 +40,7 @@ type posting struct {
 // passage is what is found: a snippet, or a part of one. Its quotes are what is answered.
 type passage struct {
 	quotes []quote
-	title  []int32 // the stems that its title has and none of its quotes
+	title  []int32 // the stems that its title has, ascending
 }
 
 // quote is a sentence that can be quoted.
@@ -110,7 +110,6 @@ func (x *builder) addPassage(title []term, sentences []sentence) {
 		titled[id] = true
 	}
 	var asked, opened []int32
-	quoted := map[int32]bool{}
 	for _, s := range sentences {
 		if s.gap {
 			opened = nil
@@ -129,9 +128,6 @@ func (x *builder) addPassage(title []term, sentences []sentence) {
 			slices.Sort(ids)
 			ids = slices.Clip(slices.Compact(ids))
 			p.quotes = append(p.quotes, quote{s.text, ids})
-			for _, id := range ids {
-				quoted[id] = true
-			}
 		}
 	}
 	if len(p.quotes) == 0 {
@@ -139,7 +135,7 @@ func (x *builder) addPassage(title []term, sentences []sentence) {
 	}
 	number := int32(len(x.passages))
 	for id, n := range counts {
-		if titled[id] && !quoted[id] {
+		if titled[id] {
 			p.title = append(p.title, id)
 		}
 		x.postings[id] = append(x.postings[id], posting{number, titled[id], n})

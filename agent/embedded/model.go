@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -15,11 +14,7 @@ import (
 // Name is what the model calls itself.
 const Name = "embedded/extractive-1"
 
-const (
-	shortMessage      = 3        // terms: a message no longer than this may lean on an earlier one
-	leanOn            = 4        // earlier messages of the user that are tried
-	defaultCacheBytes = 64 << 20 // some 600 agents as large as the demo one, or five of the largest
-)
+const defaultCacheBytes = 64 << 20 // some 600 agents as large as the demo one, or five of the largest
 
 // Config is what a Model is made with.
 type Config struct {
@@ -77,44 +72,12 @@ func (m *Model) answer(req agent.Request) string {
 		return polite
 	}
 	x := m.indexes.index(req.Agent)
-	asked := terms(said)
-	if slices.Contains(said, "much") && slices.Contains(said, "how") {
-		asked = append(asked, askingPrice...) // where the texts may say it in other words
-	}
-	q := x.query(asked)
-	if text := x.answer(q, limit); text != "" {
-		return text
-	}
-	if len(asked) > 0 && len(q.known)+len(q.asked) <= shortMessage && q.unknown < x.rare {
-		if subject := x.subject(earlier); subject != nil {
-			if text := x.answer(x.query(distinct(append(asked, subject...))), limit); text != "" {
-				return text
-			}
+	for _, q := range x.readings(said, earlier) {
+		if text := x.answer(q, limit); text != "" {
+			return text
 		}
 	}
 	return dontKnow(limit)
-}
-
-// askingPrice is what "how much" asks for.
-var askingPrice = telling([]string{"cost", "price"})
-
-// subject is what the user spoke of last, for a short message that goes on with it: "And on Sunday?" Messages that name nothing
-// the agent knows, such as another of that kind, are passed over.
-func (x *index) subject(earlier []agent.Message) []term {
-	tried := 0
-	for _, message := range slices.Backward(earlier) {
-		if message.Author != store.AuthorLead {
-			continue
-		}
-		if tried++; tried > leanOn {
-			break
-		}
-		said := terms(firstWords(message.Text, mostWords))
-		if q := x.query(said); len(q.known) > 0 {
-			return said
-		}
-	}
-	return nil
 }
 
 // maxLength is how long the reply may be on the request's channel, in characters; 0 for any length.

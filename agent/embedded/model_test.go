@@ -44,10 +44,10 @@ func say(t testing.TB, m *embedded.Model, a *store.Agent, messages ...string) st
 	return reply.Text
 }
 
-// question is a line of a golden file; without facts it must be declined.
+// question is a line of a golden file: the messages of a visitor, of which the last is judged. Without facts it must be declined.
 type question struct {
-	text  string
-	facts []string
+	messages []string
+	facts    []string
 }
 
 func questions(t testing.TB, file string) (on, off []question) {
@@ -59,12 +59,13 @@ func questions(t testing.TB, file string) (on, off []question) {
 	defer func() { _ = f.Close() }()
 	for scan := bufio.NewScanner(f); scan.Scan(); {
 		text, facts, ok := strings.Cut(scan.Text(), " | ")
+		messages := strings.Split(text, " > ")
 		switch {
 		case !ok:
 		case facts == "-":
-			off = append(off, question{text: text})
+			off = append(off, question{messages: messages})
 		default:
-			on = append(on, question{text, strings.Split(facts, " / ")})
+			on = append(on, question{messages, strings.Split(facts, " / ")})
 		}
 	}
 	return on, off
@@ -72,11 +73,17 @@ func questions(t testing.TB, file string) (on, off []question) {
 
 func TestGoldenQuestions(t *testing.T) {
 	t.Parallel()
-	// The bars of the last two are what was measured, to notice when it becomes worse; why the held-out one is no higher stands in doc.go.
+	// The bars of the held-out sets are what was measured, to notice when it becomes worse; why they are no higher stands in doc.go.
 	for _, set := range []struct {
 		file                     string
 		on, off, right, declined int
-	}{{"golden.txt", 30, 10, 27, 10}, {"heldout.txt", 15, 10, 9, 8}, {"tuning.txt", 61, 42, 48, 35}} {
+	}{
+		{"golden.txt", 30, 10, 27, 10},
+		{"newcomer.txt", 44, 10, 44, 10},
+		{"tuning.txt", 163, 62, 147, 56}, // nine in ten
+		{"heldout.txt", 15, 10, 11, 9},
+		{"heldout2.txt", 30, 15, 24, 15},
+	} {
 		t.Run(set.file, func(t *testing.T) {
 			t.Parallel()
 			on, off := questions(t, "testdata/"+set.file)
@@ -86,18 +93,18 @@ func TestGoldenQuestions(t *testing.T) {
 			m, a := embedded.New(embedded.Config{}), demo()
 			right, declined := 0, 0
 			for _, q := range on {
-				answer := say(t, m, a, q.text)
+				answer := say(t, m, a, q.messages...)
 				if slices.ContainsFunc(q.facts, func(fact string) bool { return strings.Contains(answer, fact) }) {
 					right++
 				} else {
-					t.Logf("%q is answered with %q, and not with %q", q.text, answer, q.facts)
+					t.Logf("%q is answered with %q, and not with %q", q.messages, answer, q.facts)
 				}
 			}
 			for _, q := range off {
-				if answer := say(t, m, a, q.text); answer == embedded.DontKnow {
+				if answer := say(t, m, a, q.messages...); answer == embedded.DontKnow {
 					declined++
 				} else {
-					t.Logf("%q is not declined, but answered with %q", q.text, answer)
+					t.Logf("%q is not declined, but answered with %q", q.messages, answer)
 				}
 			}
 			t.Logf("%d of %d right, %d of %d declined", right, set.on, declined, set.off)
@@ -153,10 +160,10 @@ func TestEverySentenceIsGrounded(t *testing.T) {
 	t.Parallel()
 	m, a := embedded.New(embedded.Config{}), demo()
 	var all []string
-	for _, file := range []string{"testdata/golden.txt", "testdata/heldout.txt", "testdata/tuning.txt"} {
+	for _, file := range []string{"testdata/golden.txt", "testdata/newcomer.txt", "testdata/heldout.txt", "testdata/heldout2.txt", "testdata/tuning.txt"} {
 		on, off := questions(t, file)
 		for _, q := range append(on, off...) {
-			all = append(all, q.text)
+			all = append(all, q.messages...)
 		}
 	}
 	var vocabulary []string
@@ -189,7 +196,9 @@ func TestCourtesies(t *testing.T) {
 	m, a := embedded.New(embedded.Config{}), demo()
 	for message, want := range map[string]string{
 		"Hello": embedded.Greeting, "hi there!": embedded.Greeting, "Good morning": embedded.Greeting, "Thanks a lot": embedded.Welcome,
-		"thank you very much, bye": embedded.Farewell, "?!": embedded.DontKnow, "": embedded.DontKnow, "the of and": embedded.DontKnow,
+		"thank you very much, bye": embedded.Farewell, "who are you?": embedded.Introduction, "Hi, are you a real person or a bot?": embedded.Introduction,
+		"are you a doctor?": embedded.DontKnow, "ok": embedded.AnythingElse, "ok thanks": embedded.Welcome, "see you later": embedded.Farewell,
+		"?!": embedded.DontKnow, "": embedded.DontKnow, "the of and": embedded.DontKnow,
 	} {
 		if got := say(t, m, a, message); got != want {
 			t.Errorf("%q: %q, want %q", message, got, want)
@@ -222,6 +231,35 @@ func TestFollowUp(t *testing.T) {
 	}
 }
 
+func TestOneWordOfCustomerServiceStandsForAnother(t *testing.T) {
+	t.Parallel()
+	m := embedded.New(embedded.Config{})
+	a := &store.Agent{ID: "clinic", Knowledge: []store.Knowledge{
+		{Title: "Opening times", Text: "Mornings only, from 8 to 12."},
+		{Title: "Cancelling", Text: "Cancel a visit up to 24 hours before it."},
+		{Title: "Where to find us", Text: "Our address is 3 Elm Road."},
+		{Title: "Telephone", Text: "Dial 555 0199."},
+		{Title: "Fees", Text: "A check-up is 40 euros, and we post the bill."},
+		{Title: "Shoes", Text: "The nurse shows you where to leave them."},
+	}}
+	for message, want := range map[string]string{
+		"hours?":                        "Mornings only, from 8 to 12.",
+		"When do you close?":            "Mornings only, from 8 to 12.",
+		"where are you":                 "Our address is 3 Elm Road.",
+		"location":                      "Our address is 3 Elm Road.",
+		"Can I call you?":               "Dial 555 0199.",
+		"prices":                        "A check-up is 40 euros, and we post the bill.",
+		"charges?":                      "A check-up is 40 euros, and we post the bill.",
+		"Do you have shops in Toronto?": embedded.DontKnow,
+		"prices of gold":                embedded.DontKnow,
+		"who":                           embedded.DontKnow,
+	} {
+		if got := say(t, m, a, message); got != want {
+			t.Errorf("%q: %q, want %q", message, got, want)
+		}
+	}
+}
+
 func TestPromptFactsAreQuotedAndInstructionsAreNot(t *testing.T) {
 	t.Parallel()
 	m := embedded.New(embedded.Config{})
@@ -247,7 +285,7 @@ func TestMaxLengthDropsWholeSentences(t *testing.T) {
 		a.ChannelProfiles = []store.ChannelProfile{{Channel: store.WhatsApp, MaxLength: &limit}}
 		on, _ := questions(t, "testdata/golden.txt")
 		for _, q := range on {
-			if got := say(t, m, a, q.text); got != embedded.DontKnowShort && utf8.RuneCountInString(got) > limit || !grounded(a, got) {
+			if got := say(t, m, a, q.messages...); got != embedded.DontKnowShort && utf8.RuneCountInString(got) > limit || !grounded(a, got) {
 				t.Errorf("within %d characters: %q", limit, got)
 			}
 		}

@@ -11,6 +11,7 @@ const (
 	enough    = 0.45 // coverage below which a message is declined
 	elsewhere = 0.4  // what a word that only other passages know weighs against a passage: it says that the message is on the subject
 	idle      = 0.2  // what an unknown word of chatter weighs, of an unknown word's weight
+	hint      = 0.4  // what a hint counts when passages are compared, of what a word of the message counts
 	alsoGood  = 0.6  // of the best sentence's weight: what a further one must have to be quoted beside it
 	opening   = 0.25 // the same for the passage's first sentence, which says what the others go into
 	maxQuoted = 3    // sentences of an answer
@@ -20,6 +21,7 @@ const (
 type query struct {
 	known   []int32 // the terms that the agent's texts have
 	asked   []int32 // those of them that say how something is asked for, and count for finding alone
+	hints   []int32 // terms that the message has not, and that help a little to find what it means
 	unknown float64 // the weight of what they lack
 }
 
@@ -81,6 +83,11 @@ func (x *index) find(q query) *passage {
 			score[p.passage] += x.idf[id] * p.weight
 		}
 	}
+	for _, id := range q.hints {
+		for _, p := range x.postings[id] {
+			score[p.passage] += hint * x.idf[id] * p.weight
+		}
+	}
 	var best *passage
 	top := 0.0
 	for i, c := range covered {
@@ -108,8 +115,8 @@ func (p *passage) quote(x *index, q query, limit int) string {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(weights[b], weights[a]) })
 	most := weights[order[0]]
 	need, needOpening := alsoGood*most, opening*most
-	if x.weigh(q, p.title) > most {
-		need, needOpening = 0, 0 // the title says more of it than any sentence does: the answer is the snippet as a whole
+	if x.weigh(q, p.title) > most || p.isAbout(q.known) {
+		need, needOpening = 0, 0 // it asks for no more than the title says: the answer is the snippet as a whole
 	}
 	var picked []int
 	length := 0
@@ -132,6 +139,16 @@ func (p *passage) quote(x *index, q query, limit int) string {
 		out[i] = p.quotes[n].text
 	}
 	return strings.Join(out, " ")
+}
+
+// isAbout says whether the title has all the terms.
+func (p *passage) isAbout(terms []int32) bool {
+	for _, id := range terms {
+		if _, has := slices.BinarySearch(p.title, id); !has {
+			return false
+		}
+	}
+	return true
 }
 
 // weigh is how much of the query is among terms.

@@ -1,5 +1,10 @@
 package embedded
 
+import (
+	"regexp"
+	"strings"
+)
+
 // The templates are all that the model says in its own words.
 const (
 	DontKnow      = "I'm sorry, I don't know that."
@@ -7,10 +12,12 @@ const (
 	Greeting      = "Hello! How can I help you?"
 	Welcome       = "You're welcome!"
 	Farewell      = "Goodbye!"
+	AnythingElse  = "Is there anything else I can help you with?"
+	Introduction  = "I'm an automated assistant, not a person. Ask me about this business: I answer with what I have been told about it."
 )
 
 // Templates are all of them.
-var Templates = []string{DontKnow, DontKnowShort, Greeting, Welcome, Farewell}
+var Templates = []string{DontKnow, DontKnowShort, Greeting, Welcome, Farewell, AnythingElse, Introduction}
 
 // courtesies are the words of messages that say nothing else, with the template that answers them. The first one found in
 // this order decides.
@@ -18,14 +25,15 @@ var courtesies = []struct {
 	words  map[string]bool
 	answer string
 }{
-	{set("bye", "goodbye", "farewell", "cheerio"), Farewell},
+	{set("bye", "goodbye", "farewell", "cheerio", "later"), Farewell},
 	{set("thanks", "thank", "thx", "cheers", "ta"), Welcome},
 	{set("hello", "hi", "hey", "hiya", "morning", "afternoon", "evening", "greetings"), Greeting},
+	{set("ok", "okay", "great", "perfect", "good", "nice", "cool", "alright", "fine"), AnythingElse},
 }
 
 // fillers may stand beside a courtesy without making it a question.
-var fillers = set("good", "day", "there", "you", "very", "much", "so", "a", "lot", "and", "for", "your", "help", "have", "nice", "everyone", "all", "dear",
-	"how", "are", "that's", "that", "is", "was", "great", "perfect", "ok", "okay", "again", "then", "see", "later")
+var fillers = set("day", "there", "you", "very", "much", "so", "a", "lot", "and", "for", "your", "help", "have", "everyone", "all", "dear",
+	"how", "are", "that's", "that", "is", "was", "again", "then", "see")
 
 func set(words ...string) map[string]bool {
 	s := make(map[string]bool, len(words))
@@ -35,8 +43,21 @@ func set(words ...string) map[string]bool {
 	return s
 }
 
-// courtesy is the answer to a message that is nothing but polite.
+// introducing matches messages, in words with a space between them, that ask what answers here, and what it can do.
+var introducing = regexp.MustCompile(`^(?:(?:hi|hello|hey|so|and|but|wait|ok|okay) )*(?:how are you(?: doing)?(?: today)?|` +
+	`(?:who|what) (?:are|r) (?:you|u)|who is this|(?:what's|what is) your name|(?:introduce|tell me about) yourself|` +
+	`(?:are you|r u|you're|you are|is this|is it|am i (?:talking|speaking|chatting|writing) (?:to|with))(?: (?:a|an|real|actual|live|just|or|bot|` +
+	`chatbot|robot|ai|chatgpt|gpt|llm|machine|computer|program|human|person|being|assistant))+|` +
+	`what (?:can|do) you (?:do|know)(?: for me)?|what can i ask(?: you)?|(?:how )?can you help(?: me)?|what can you help(?: me)? with|` +
+	`help(?: me)?)(?: please)?$`)
+
+const longestIntroducing = 12 // words
+
+// courtesy is the answer to a message that is nothing but polite, or asks who is there.
 func courtesy(words []string) (string, bool) {
+	if len(words) <= longestIntroducing && introducing.MatchString(strings.Join(words, " ")) {
+		return Introduction, true
+	}
 	found := -1
 	for _, w := range words {
 		kind := -1

@@ -3,6 +3,7 @@ package embedded
 const (
 	mendable     = 5 // letters a word must have for a slip in it to be mended: shorter ones are too near to each other
 	shortestRoot = 4 // letters that words with different endings must share
+	wrongLetter  = 6 // letters a word must have for one of them to be taken for wrong: shoes are not shows
 	mostMended   = 8 // words of a message that are tried
 )
 
@@ -52,5 +53,5 @@ func oneSlip(a, b string) bool {
 	if len(a) < len(b) {
 		return a[i:] == b[i+1:]
 	}
-	return a[i+1:] == b[i+1:] || i+2 <= len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
+	return len(a) >= wrongLetter && a[i+1:] == b[i+1:] || i+2 <= len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
 }

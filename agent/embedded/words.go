@@ -52,7 +52,7 @@ func telling(words []string) []term {
 		if len(w) < 2 || len(w) > longestWord || stopWords[w] {
 			continue
 		}
-		out = append(out, term{w, english.Stem(w, false)})
+		out = append(out, term{w, stemOf(w)})
 	}
 	return out
 }
@@ -82,11 +82,11 @@ func distinct(terms []term) []term {
 	return out
 }
 
-// stems are the stems of a list of words.
+// stems are the stems of a list of words, synonyms apart.
 func stems(list string) map[string]bool {
 	set := map[string]bool{}
-	for _, t := range telling(strings.Fields(list)) {
-		set[t.stem] = true
+	for w := range strings.FieldsSeq(list) {
+		set[english.Stem(w, false)] = true
 	}
 	return set
 }
@@ -98,13 +98,17 @@ func isNumber(stem string) bool {
 
 // stopWords say nothing about the subject of a message, and are not looked for.
 var stopWords = set(strings.Fields(`a about after all also am an and any are as at be because been before being between both but by can cannot could
-	did do does doing don doesn didn won isn aren wasn couldn shouldn down during each else few for from further get gets getting got had has have
+	did do does doing don doesn didn won isn aren wasn couldn shouldn down during each else few for from further get gets getting never got had has have
 	having he her here hers him his how i i'd i'll i'm i've im if in into is it its just let like me more most my myself need no nor not now of off
 	on once one only or other our ours out over own please same she should so some something such tell than that the their theirs them then there
-	these they thing things this those through to too under until up us very want wanted was we were what which while whom why
+	these they thing things item items this those through to too under until up us very want wanted was we were what which while whom why
 	will with would yes you your yours hello hi hey thanks thank know many take takes give go goes going
+	hasn haven hadn weren wouldn mustn needn hasnt havent hadnt arent wasnt werent wouldnt shouldnt
+	im ive id youre dont didnt doesnt isnt cant couldnt wont whats hows thats ur pls plz
 	ll ve re ok okay maybe really actually possible way anyone anything else check find look see show ask say explain wonder question`)...)
 
 // asking are the stems that say how something is asked for. They help to find where it is answered, and say nothing about
 // whether it is.
-var asking = stems("when where who come long fast quick soon often far much cost price times")
+var asking = stems(`when where who come long fast quick soon often far much cost times today tomorrow tonight currently morning afternoon evening
+	policy info information detail details option method number process procedure condition instruction list
+	period window form chart guide range programme program scheme`)
