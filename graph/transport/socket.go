@@ -53,11 +53,11 @@ func (s *socket) serve() {
 
 // close ends the socket and its operations; only the first code and reason count.
 func (s *socket) close(code int, reason string) {
-	s.closeWithin(code, reason, s.limits.write)
+	s.closeWithin(code, reason, s.limits.write, false)
 }
 
-func (s *socket) closeWithin(code int, reason string, patience time.Duration) {
-	if s.out.finish(code, reason, patience) {
+func (s *socket) closeWithin(code int, reason string, patience time.Duration, flush bool) {
+	if s.out.finish(code, reason, patience, flush) {
 		s.closed(code, reason)
 	}
 }
@@ -72,7 +72,7 @@ func (s *socket) closed(code int, reason string) {
 // closeSlow ends a socket whose peer does not read. The close frame can only follow what the kernel has already taken, so
 // it waits for a while longer: a peer that comes back learns why it was closed. That costs one frame's memory.
 func (s *socket) closeSlow() {
-	s.closeWithin(closeTryAgainLater, reasonSlowConsumer, 3*s.limits.write)
+	s.closeWithin(closeTryAgainLater, reasonSlowConsumer, 3*s.limits.write, false)
 }
 
 // read handles the client's messages until the connection ends.
@@ -129,7 +129,7 @@ func (s *socket) readEnded(err error) {
 
 // cut ends the socket without a close frame: gorilla has sent it, or nobody is there to read it.
 func (s *socket) cut(code int, reason string) {
-	if s.out.finish(0, "", 0) {
+	if s.out.finish(0, "", 0, false) {
 		s.closed(code, reason)
 	}
 }

@@ -138,7 +138,7 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 	s.out = newWriter(conn.NetConn(), s.limits.write, s.limits.queue, &t.buffers)
 	s.out.slow = s.closeSlow
 	if !t.add(s) {
-		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience)
+		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience, true)
 	}
 	defer t.remove(s)
 	s.serve()
@@ -170,7 +170,7 @@ func (t *WebSocket) Shutdown(ctx context.Context) error {
 	sockets := t.open()
 	t.mu.Unlock()
 	for _, s := range sockets {
-		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience)
+		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience, true)
 	}
 	select {
 	case <-drained:

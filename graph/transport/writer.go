@@ -96,10 +96,10 @@ func (w *writer) signal() {
 	}
 }
 
-// finish makes the writer end: what is queued is dropped, a write that is under way and then the close frame have until
-// patience is over. Only the first code and reason count, so it says whether these are; a later call can shorten the
+// finish makes the writer end: what is queued is dropped, unless it is to be flushed; that, a write that is under way, and
+// then the close frame have until patience is over. Only the first code and reason count, so it says whether these are; a later call can shorten the
 // patience.
-func (w *writer) finish(code int, reason string, patience time.Duration) bool {
+func (w *writer) finish(code int, reason string, patience time.Duration, flush bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	until := time.Now().Add(patience)
@@ -107,7 +107,9 @@ func (w *writer) finish(code int, reason string, patience time.Duration) bool {
 	switch {
 	case first:
 		w.end = &closing{code: code, reason: reason, until: until}
-		w.queue, w.urgent = queue{}, queue{}
+		if !flush {
+			w.queue, w.urgent = queue{}, queue{}
+		}
 	case until.Before(w.end.until):
 		w.end.until = until
 	}
@@ -163,9 +165,6 @@ func (w *writer) run() {
 func (w *writer) take() (buf *[]byte, held int64, end *closing) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.end != nil {
-		return nil, 0, w.end
-	}
 	for n := 0; n < batchFrames; {
 		f, ok := w.urgent.pop()
 		if !ok {
@@ -188,7 +187,10 @@ func (w *writer) take() (buf *[]byte, held int64, end *closing) {
 			break
 		}
 	}
-	return buf, held, nil
+	if buf == nil {
+		end = w.end
+	}
+	return buf, held, end
 }
 
 // write writes all of b. A peer that takes some of it within the time it has to take any gets that time again.
