@@ -38,11 +38,12 @@ type Settings struct {
 	AnthropicKey         string        `name:"anthropic-api-key" env:"ANTHROPIC_API_KEY" default:"" placeholder:"KEY" help:"Anthropic: the key."`
 	EmbeddedModelLatency time.Duration `name:"embedded-model-latency" aliases:"parley-embedded-model-latency" env:"PARLEY_EMBEDDED_MODEL_LATENCY" default:"0s" placeholder:"DURATION" help:"The embedded model waits this long before it answers: for tests and demos (default: ${default})."`
 
-	GraphQLMaxTokens     int `name:"graphql-max-tokens" aliases:"parley-graphql-max-tokens" env:"PARLEY_GRAPHQL_MAX_TOKENS" default:"10000" placeholder:"N" help:"GraphQL: tokens of a document (default: ${default})."`
-	GraphQLMaxDepth      int `name:"graphql-max-depth" aliases:"parley-graphql-max-depth" env:"PARLEY_GRAPHQL_MAX_DEPTH" default:"15" placeholder:"N" help:"GraphQL: levels of nested fields (default: ${default})."`
-	GraphQLMaxAliases    int `name:"graphql-max-aliases" aliases:"parley-graphql-max-aliases" env:"PARLEY_GRAPHQL_MAX_ALIASES" default:"100" placeholder:"N" help:"GraphQL: aliases in a document (default: ${default})."`
-	GraphQLMaxRootFields int `name:"graphql-max-root-fields" aliases:"parley-graphql-max-root-fields" env:"PARLEY_GRAPHQL_MAX_ROOT_FIELDS" default:"20" placeholder:"N" help:"GraphQL: fields at the root of an operation (default: ${default})."`
-	GraphQLMaxCost       int `name:"graphql-max-cost" aliases:"parley-graphql-max-cost" env:"PARLEY_GRAPHQL_MAX_COST" default:"20000" placeholder:"N" help:"GraphQL: fields that an operation's answer may hold, with its lists as long as asked for (default: ${default})."`
+	Introspection        string `name:"introspection" aliases:"parley-introspection" env:"PARLEY_INTROSPECTION" default:"admin" enum:"admin,all,off" placeholder:"WHO" help:"GraphQL: who may introspect the schema: admin (ADMIN tokens), all (every valid credential) or off (default: ${default})."`
+	GraphQLMaxTokens     int    `name:"graphql-max-tokens" aliases:"parley-graphql-max-tokens" env:"PARLEY_GRAPHQL_MAX_TOKENS" default:"10000" placeholder:"N" help:"GraphQL: tokens of a document (default: ${default})."`
+	GraphQLMaxDepth      int    `name:"graphql-max-depth" aliases:"parley-graphql-max-depth" env:"PARLEY_GRAPHQL_MAX_DEPTH" default:"15" placeholder:"N" help:"GraphQL: levels of nested fields (default: ${default})."`
+	GraphQLMaxAliases    int    `name:"graphql-max-aliases" aliases:"parley-graphql-max-aliases" env:"PARLEY_GRAPHQL_MAX_ALIASES" default:"100" placeholder:"N" help:"GraphQL: aliases in a document (default: ${default})."`
+	GraphQLMaxRootFields int    `name:"graphql-max-root-fields" aliases:"parley-graphql-max-root-fields" env:"PARLEY_GRAPHQL_MAX_ROOT_FIELDS" default:"20" placeholder:"N" help:"GraphQL: fields at the root of an operation (default: ${default})."`
+	GraphQLMaxCost       int    `name:"graphql-max-cost" aliases:"parley-graphql-max-cost" env:"PARLEY_GRAPHQL_MAX_COST" default:"20000" placeholder:"N" help:"GraphQL: fields that an operation's answer may hold, with its lists as long as asked for (default: ${default})."`
 
 	// Seams for tests, which show that SQL and the stream each carry the events without the other.
 	noPolling, noStream bool
@@ -116,6 +117,10 @@ func (s *Settings) rateLimit() (int, error) {
 		return 0, errors.New("not a whole number")
 	}
 	return n, nil
+}
+
+func (s *Settings) mayIntrospect(v *store.Viewer) bool {
+	return s.Introspection == "all" || s.Introspection == "admin" && v.Require(store.ScopeAdmin) == nil
 }
 
 func (s *Settings) graphQLLimits() graph.Limits {

@@ -96,7 +96,8 @@ func TestHelpShowsEverySetting(t *testing.T) {
 		"PARLEY_BOOTSTRAP_TOKEN": "", "PARLEY_ALLOW_PRIVATE_WEBHOOKS": "false", "PARLEY_SESSION_TTL": "24h", "PARLEY_DELIVERY_TIMEOUT": "10s",
 		"PARLEY_DELIVERY_RETRIES": "2", "PARLEY_DELIVERY_BACKOFF": "5s", "PARLEY_SECRET_KEY": "", "PARLEY_TURN_TIMEOUT": "60s",
 		"PARLEY_RATE_LIMIT": "", "PARLEY_RETENTION": "720h", "PARLEY_PRIVATE_HOSTS": "", "OPENAI_API_KEY": "", "OPENAI_BASE_URL": "",
-		"ANTHROPIC_API_KEY": "", "PARLEY_EMBEDDED_MODEL_LATENCY": "0s",
+		"ANTHROPIC_API_KEY": "", "PARLEY_EMBEDDED_MODEL_LATENCY": "0s", "PARLEY_INTROSPECTION": "admin", "PARLEY_GRAPHQL_MAX_TOKENS": "10000",
+		"PARLEY_GRAPHQL_MAX_DEPTH": "15", "PARLEY_GRAPHQL_MAX_ALIASES": "100", "PARLEY_GRAPHQL_MAX_ROOT_FIELDS": "20", "PARLEY_GRAPHQL_MAX_COST": "20000",
 	} {
 		if !bytes.Contains(out, []byte("$"+setting)) || !bytes.Contains(out, []byte(value)) {
 			t.Errorf("--help lacks %s or its default %q", setting, value)
@@ -311,6 +312,22 @@ func TestGraphQLRefusals(t *testing.T) {
 	}
 	if schema := s.query(token, `{ __schema { queryType { name } } }`, nil); at(schema, "__schema", "queryType", "name") != "Query" {
 		t.Errorf("ADMIN sees no schema: %v", schema)
+	}
+}
+
+// TestIntrospection: the operator says who may see the schema.
+func TestIntrospection(t *testing.T) {
+	t.Parallel()
+	const query = `{ __schema { queryType { name } } }`
+	all, off := start(t, "PARLEY_INTROSPECTION=all"), start(t, "PARLEY_INTROSPECTION=off")
+	if schema := all.graphql(withKey(apiKey), query, nil); at(schema, "data", "__schema", "queryType", "name") != "Query" {
+		t.Errorf("for all: %v", schema)
+	}
+	if code, _ := all.refused(http.Header{"Content-Type": {"application/json"}}, query, nil); code == nil {
+		t.Error("for all: nobody may")
+	}
+	if code, _ := off.refused(withToken(token), query, nil); code != "BAD_USER_INPUT" {
+		t.Errorf("off: ADMIN got %v", code)
 	}
 }
 

@@ -26,8 +26,10 @@ type HandlerConfig struct {
 	Admit func(ctx context.Context) error
 	// Revoked says whether the credential of an open WebSocket has been revoked.
 	Revoked func(ctx context.Context) bool
-	Limits  Limits
-	Log     *slog.Logger
+	// Introspection says whether a viewer may see the schema by introspection.
+	Introspection func(*store.Viewer) bool
+	Limits        Limits
+	Log           *slog.Logger
 }
 
 const parsedQueries = 1000 // documents kept parsed
@@ -55,7 +57,7 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	server.SetErrorPresenter(presenter(cfg.Log))
 	server.SetRecoverFunc(recoverer(cfg.Log))
 	server.Use(extension.Introspection{})
-	server.Use(adminIntrospection{})
+	server.Use(guardedIntrospection{cfg.Introspection})
 	server.Use(&limiter{limits: limits})
 	return &Handler{server, live}
 }
@@ -78,20 +80,22 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.server.S
 // Shutdown closes the WebSockets, and returns when all of them are closed, or ctx has ended.
 func (h *Handler) Shutdown(ctx context.Context) error { return h.live.Shutdown(ctx) }
 
-// adminIntrospection shows the schema to ADMIN credentials alone.
-type adminIntrospection struct{}
+// guardedIntrospection shows the schema to those alone who may see it.
+type guardedIntrospection struct {
+	allowed func(*store.Viewer) bool
+}
 
 var _ interface {
 	graphql.HandlerExtension
 	graphql.OperationContextMutator
-} = adminIntrospection{}
+} = guardedIntrospection{}
 
-func (adminIntrospection) ExtensionName() string { return "AdminIntrospection" }
+func (guardedIntrospection) ExtensionName() string { return "GuardedIntrospection" }
 
-func (adminIntrospection) Validate(graphql.ExecutableSchema) error { return nil }
+func (guardedIntrospection) Validate(graphql.ExecutableSchema) error { return nil }
 
-func (adminIntrospection) MutateOperationContext(ctx context.Context, op *graphql.OperationContext) *gqlerror.Error {
-	_, err := store.Admin(ctx)
-	op.DisableIntrospection = err != nil
+func (g guardedIntrospection) MutateOperationContext(ctx context.Context, op *graphql.OperationContext) *gqlerror.Error {
+	v, err := store.ViewerOf(ctx)
+	op.DisableIntrospection = err != nil || !g.allowed(v)
 	return nil
 }
