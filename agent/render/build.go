@@ -241,10 +241,11 @@ const (
 		" video wbr "
 )
 
-// newLink is nil for an address that must not be followed, or leads nowhere outside a web page.
+// newLink is nil for an address that must not be followed, leads nowhere outside a web page, or hides where it leads behind a
+// user's name.
 func newLink(address string) *link {
 	u, err := url.Parse(strings.TrimSpace(address))
-	if err != nil {
+	if err != nil || u.User != nil {
 		return nil
 	}
 	switch strings.ToLower(u.Scheme) {
@@ -268,7 +269,11 @@ func newLink(address string) *link {
 			safe.WriteRune(r)
 		}
 	}
-	return &link{url: strings.ReplaceAll(safe.String(), "'", "%27")}
+	escaped := strings.ReplaceAll(safe.String(), "'", "%27") // PathEscape leaves it
+	if _, err := url.Parse(escaped); err != nil {            // in a host nothing is escaped
+		return nil
+	}
+	return &link{url: escaped}
 }
 
 // oneLine keeps what a character reference or a code span holds within its line.

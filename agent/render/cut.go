@@ -17,7 +17,10 @@ func shorten(doc []block, mark string, show func([]block) string, fits func(stri
 	text := flatten(doc)
 	sentences, words := breaks(text)
 	at := func(offset int) []block { return cut(doc, offset, mark) }
-	ok := func(offset int) bool { return offset > 0 && fits(show(at(offset))) }
+	ok := func(offset int) bool {
+		shown := show(at(offset))
+		return shown != "" && fits(shown)
+	}
 	word := longest(words, ok)
 	if cluster := longest(clusters(text), ok); word < cluster/2 { // a text without spaces, or a word as long as the limit
 		word = cluster
@@ -31,13 +34,19 @@ func shorten(doc []block, mark string, show func([]block) string, fits func(stri
 	return at(word)
 }
 
-// longest is the last of the offsets, in ascending order, that is ok; 0 if none is.
+// longest is the last of the offsets, in ascending order, that is ok; 0 if none is. It gallops: a document far beyond its
+// limit costs no more than one a little beyond.
 func longest(offsets []int, ok func(int) bool) int {
-	i := sort.Search(len(offsets), func(i int) bool { return !ok(offsets[i]) })
-	if i == 0 || !ok(offsets[i-1]) {
+	end := 1
+	for end <= len(offsets) && ok(offsets[end-1]) {
+		end *= 2
+	}
+	begin := end / 2 // as many offsets are ok
+	more := sort.Search(min(end-1, len(offsets))-begin, func(i int) bool { return !ok(offsets[begin+i]) })
+	if begin+more == 0 {
 		return 0
 	}
-	return offsets[i-1]
+	return offsets[begin+more-1]
 }
 
 // flatten is the text of the document's leaves, each ending in a line feed.

@@ -89,12 +89,6 @@ func leaves(doc []block, f func([]run)) {
 	}
 }
 
-func empty(doc []block) bool {
-	nothing := true
-	leaves(doc, func(runs []run) { nothing = nothing && len(runs) == 0 })
-	return nothing
-}
-
 // lines splits runs at their line breaks.
 func lines(runs []run) [][]run {
 	var out [][]run

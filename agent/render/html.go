@@ -1,8 +1,8 @@
 package render
 
 import (
-	"fmt"
 	"html"
+	"strconv"
 	"strings"
 )
 
@@ -26,9 +26,10 @@ func (w *htmlWriter) blocks(blocks []block) {
 func (w *htmlWriter) block(b block) {
 	switch b.kind {
 	case heading:
-		fmt.Fprintf(w, "<h%d>", b.level)
+		tag := "h" + strconv.Itoa(b.level)
+		w.WriteString("<" + tag + ">")
 		w.runs(b.runs)
-		fmt.Fprintf(w, "</h%d>\n", b.level)
+		w.WriteString("</" + tag + ">\n")
 	case code:
 		w.WriteString("<pre><code>")
 		for _, r := range b.runs {
@@ -59,7 +60,7 @@ func (w *htmlWriter) list(b block) {
 	}
 	w.WriteString("<" + tag)
 	if b.ordered && b.start != 1 {
-		fmt.Fprintf(w, ` start="%d"`, b.start)
+		w.WriteString(` start="` + strconv.Itoa(b.start) + `"`)
 	}
 	w.WriteString(">\n")
 	for _, it := range b.blocks {

@@ -2,6 +2,7 @@ package render
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -122,24 +123,16 @@ func hostile(source string) bool {
 
 // openers counts the quote and list markers that a line begins with.
 func openers(line string) (n int, rest string) {
-	for rest = line; ; n++ {
-		rest = strings.TrimLeft(rest, " \t")
-		marker := 0
-		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-		switch {
-		case strings.HasPrefix(rest, ">"):
-			marker = 1
-		case len(rest) > 1 && strings.Contains("-*+", rest[:1]) && strings.Contains(" \t", rest[1:2]):
-			marker = 2
-		case digits > 0 && digits < 10 && len(rest) > digits+1 && strings.Contains(".)", rest[digits:digits+1]) && strings.Contains(" \t", rest[digits+1:digits+2]):
-			marker = digits + 2
-		}
-		if marker == 0 || strings.TrimSpace(rest[marker:]) == "" && rest[0] != '>' {
+	for rest = strings.TrimSpace(line); ; n++ {
+		marker := opener.FindString(rest)
+		if marker == "" {
 			return n, rest
 		}
-		rest = rest[marker:]
+		rest = rest[len(marker):]
 	}
 }
+
+var opener = regexp.MustCompile(`^(?:>|[-*+]\s|\d{1,9}[.)]\s)\s*`)
 
 // plain is the source as paragraphs of text, with nothing in it understood.
 func plain(source string) []block {

@@ -111,7 +111,7 @@ func say(text string) string {
 		if amount != "1" && unit != "yen" {
 			unit += "s"
 		}
-		return amount + " " + unit
+		return " " + amount + " " + unit
 	})
 	return settle(pronounce([]rune(text)))
 }

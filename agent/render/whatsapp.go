@@ -34,6 +34,7 @@ const (
 // marker writes one line of WhatsApp text.
 type marker struct {
 	seen  []rune // what the customer will see, without marks
+	solid []bool // of each: a mark beside it would be no mark
 	at    int    // how much of it is written
 	line  []rune
 	roles []role
@@ -43,7 +44,9 @@ func whatsappLine(runs []run) string {
 	runs = trimStyles(runs)
 	m := &marker{}
 	for _, r := range runs {
-		m.seen = append(m.seen, []rune(r.text)...)
+		for _, char := range r.text {
+			m.seen, m.solid = append(m.seen, char), append(m.solid, isWord(char) || r.isBare())
+		}
 	}
 	m.write(runs, 0)
 	for _, mark := range marks {
@@ -145,7 +148,7 @@ func (m *marker) markOf(runs []run, s style) (rune, role) {
 func (m *marker) stands(length int) bool {
 	end := m.at + length
 	return length > 0 && !unicode.IsSpace(m.seen[m.at]) && !unicode.IsSpace(m.seen[end-1]) &&
-		(m.at == 0 || !isWord(m.seen[m.at-1])) && (end == len(m.seen) || !isWord(m.seen[end]))
+		(m.at == 0 || !m.solid[m.at-1]) && (end == len(m.seen) || !m.solid[end])
 }
 
 func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
@@ -174,27 +177,26 @@ func (m *marker) text(r run) {
 // neutralize replaces what would be taken for the mark char: a literal that opens before one that closes, one beside marks
 // of its kind, and any within them.
 func (m *marker) neutralize(char rune, s style) {
-	var opens, closes, any, open bool
-	pair, backticks := false, 0
+	var opens, pair, formatted, open bool
+	literals := 0
 	inside := make([]bool, len(m.line))
 	for i, r := range m.line {
 		if r == char && m.roles[i] == formats {
-			any, open = true, !open
+			formatted, open = true, !open
 			continue
 		}
 		inside[i] = open
 		if r != char || m.roles[i] == codeText {
 			continue
 		}
-		backticks++
-		closes = m.closes(i)
-		pair = pair || opens && closes
+		literals++
+		pair = pair || opens && m.closes(i)
 		opens = opens || m.opens(i)
 	}
 	if s == mono {
-		pair = backticks > 1
+		pair = literals > 1
 	}
-	if !any && !pair {
+	if !formatted && !pair {
 		return
 	}
 	for i, r := range m.line {
