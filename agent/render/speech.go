@@ -193,7 +193,8 @@ func settle(text string) string {
 				last = out[len(out)-1]
 			}
 			switch {
-			case last == 0, r == ',' && strings.ContainsRune(".,;:!?", last), r == '.' && strings.ContainsRune(".!?", last):
+			case last == 0, r == ',' && strings.ContainsRune(".,;:!?", last), r == '.' && strings.ContainsRune(".!?", last),
+				(r == ';' || r == ':') && strings.ContainsRune(";:", last):
 				continue
 			case last == ',':
 				out[len(out)-1] = r
