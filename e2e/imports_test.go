@@ -11,9 +11,10 @@ import (
 // record. Tests may import more.
 var mayImport = map[string][]string{
 	"parley":                    {"parley/agent", "parley/agent/embedded", "parley/agent/openai", "parley/egress", "parley/graph", "parley/rest", "parley/store", "parley/stream", "parley/webhook"},
-	"parley/agent":              {"parley/egress", "parley/store", "parley/stream"},
+	"parley/agent":              {"parley/agent/render", "parley/egress", "parley/store", "parley/stream"},
 	"parley/agent/embedded":     {"parley/agent", "parley/store"},
 	"parley/agent/openai":       {"parley/agent", "parley/egress", "parley/store"},
+	"parley/agent/render":       {"parley/store"},
 	"parley/bench":              {},
 	"parley/e2e":                {},
 	"parley/e2e/servers":        {},
