@@ -45,6 +45,8 @@ func TestStartRefusals(t *testing.T) {
 		"two at once":      {env: []string{"PARLEY_RATE_LIMIT=many", "PARLEY_TURN_TIMEOUT=0s"}, expect: "PARLEY_TURN_TIMEOUT must be more than 0; PARLEY_RATE_LIMIT"},
 		"wrong database":   {env: []string{"PARLEY_DATABASE_URL=mysql://x"}, expect: "PARLEY_DATABASE_URL"},
 		"no key":           {env: []string{"PARLEY_DATABASE_URL=postgres://127.0.0.1:1/x"}, expect: "PARLEY_SECRET_KEY is required"},
+		"no PostgreSQL":    {env: []string{"PARLEY_DATABASE_URL=postgres://u:hidden@127.0.0.1:1/x", "PARLEY_SECRET_KEY=" + strings.Repeat("A", 43) + "="}, expect: "reach PostgreSQL at 127.0.0.1:1"},
+		"wrong DSN":        {env: []string{"PARLEY_DATABASE_URL=postgres://u:hidden@[x/y", "PARLEY_SECRET_KEY=" + strings.Repeat("A", 43) + "="}, expect: "database URL does not parse"},
 		"wrong secret key": {env: []string{"PARLEY_SECRET_KEY=short"}, expect: "PARLEY_SECRET_KEY must be 32 bytes"},
 		"wrong redis":      {env: []string{"PARLEY_REDIS_URL=http://x"}, expect: "PARLEY_REDIS_URL"},
 		"wrong hosts":      {env: []string{"PARLEY_PRIVATE_HOSTS=localhost:x,10.0.0.0/99"}, expect: "PARLEY_PRIVATE_HOSTS"},
@@ -78,7 +80,7 @@ func TestStartRefusals(t *testing.T) {
 			if cmd.ProcessState.ExitCode() != 2 || out.Len() > 0 {
 				t.Errorf("ended with %d and printed %q", cmd.ProcessState.ExitCode(), &out)
 			}
-			if line := errs.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, c.expect) || !strings.HasPrefix(line, "parley: ") {
+			if line := errs.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, c.expect) || !strings.HasPrefix(line, "parley: ") || strings.Contains(line, "hidden") {
 				t.Errorf("%q is not one line with %q", line, c.expect)
 			}
 		})

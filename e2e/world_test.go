@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -51,6 +52,7 @@ func TestMain(m *testing.M) {
 // server is a running Parley.
 type server struct {
 	t       *testing.T
+	binary  string // empty: binary
 	dir     string
 	env     []string
 	cmd     *exec.Cmd
@@ -84,7 +86,7 @@ func (s *server) up() {
 
 func (s *server) launch() {
 	s.t.Helper()
-	s.cmd = exec.Command(binary)
+	s.cmd = exec.Command(cmp.Or(s.binary, binary))
 	s.cmd.Dir, s.cmd.Env = s.dir, append(clean(), s.env...)
 	out, err := os.Create(filepath.Join(s.dir, "stdout"))
 	if err != nil {

@@ -232,12 +232,14 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 	if err != nil {
 		return nil, errors.Join(err, t.Rollback())
 	}
+	Failpoint("commit.before")
 	if err := t.Commit(); err != nil {
 		if b.s.remote() && lost(err) {
 			return t.events, errUnknown
 		}
 		return nil, fmt.Errorf("commit: %w", err)
 	}
+	Failpoint("commit.after")
 	return t.events, nil
 }
 

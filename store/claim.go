@@ -97,6 +97,7 @@ func (s *Store) Reread(ctx context.Context, job *Job) (waits bool, err error) {
 // Due is an endpoint with deliveries that are due.
 type Due struct {
 	EndpointID string `bun:"id"`
+	BusinessID string `bun:"business_id"`
 	Shard      int    `bun:"shard"`
 }
 
@@ -106,7 +107,7 @@ func (s *Store) DueEndpoints(ctx context.Context, shards []int) ([]Due, error) {
 	if len(shards) == 0 {
 		return nil, nil
 	}
-	err := s.read.NewRaw(`SELECT e.id, e.shard FROM endpoints e WHERE e.shard IN (?)
+	err := s.read.NewRaw(`SELECT e.id, e.business_id, e.shard FROM endpoints e WHERE e.shard IN (?)
 		AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= ?)`, bun.List(shards), s.Now()).Scan(ctx, &due)
 	if err != nil {
 		return nil, fmt.Errorf("read the endpoints with due deliveries: %w", err)
@@ -118,6 +119,7 @@ func (s *Store) DueEndpoints(ctx context.Context, shards []int) ([]Due, error) {
 type Wanted struct {
 	EndpointID string
 	Limit      int
+	UpTo       int64 // of those never tried, none beyond this sequence: before it there may be some that the stream is to bring
 	Hold       Hold
 }
 
@@ -168,19 +170,20 @@ func (s *Store) dueOf(ctx context.Context, t *tx, wanted []Wanted) ([]string, er
 	if s.remote() {
 		type row struct {
 			Endpoint string `bun:"endpoint,type:text"`
+			UpTo     int64  `bun:"up_to,type:bigint"`
 			Untried  int64  `bun:"untried,type:bigint"`
 			Retries  int64  `bun:"retries,type:bigint"`
 		}
 		rows := make([]*row, len(wanted))
 		for i, w := range wanted {
-			rows[i] = &row{w.EndpointID, int64(w.Limit), int64(w.Limit/retryShare + 1)}
+			rows[i] = &row{w.EndpointID, w.UpTo, int64(w.Limit), int64(w.Limit/retryShare + 1)}
 		}
 		if len(rows) == 0 {
 			return nil, nil
 		}
 		err := t.NewSelect().With("wanted", t.NewValues(&rows)).ColumnExpr("due.id").TableExpr("wanted").
 			Join(`CROSS JOIN LATERAL (
-				(SELECT id FROM deliveries WHERE endpoint_id = endpoint AND next_attempt_at = 0 ORDER BY seq LIMIT untried)
+				(SELECT id FROM deliveries WHERE endpoint_id = endpoint AND next_attempt_at = 0 AND seq <= up_to ORDER BY seq LIMIT untried)
 				UNION ALL
 				(SELECT id FROM deliveries WHERE endpoint_id = endpoint AND next_attempt_at > 0 AND next_attempt_at <= ?
 					ORDER BY next_attempt_at, seq LIMIT retries)) due`, t.now).Scan(ctx, &ids)
@@ -191,8 +194,8 @@ func (s *Store) dueOf(ctx context.Context, t *tx, wanted []Wanted) ([]string, er
 	}
 	for _, w := range wanted {
 		var untried, retries []string
-		err := t.NewRaw("SELECT id FROM deliveries WHERE endpoint_id = ? AND next_attempt_at = 0 ORDER BY seq LIMIT ?",
-			w.EndpointID, w.Limit).Scan(ctx, &untried)
+		err := t.NewRaw("SELECT id FROM deliveries WHERE endpoint_id = ? AND next_attempt_at = 0 AND seq <= ? ORDER BY seq LIMIT ?",
+			w.EndpointID, w.UpTo, w.Limit).Scan(ctx, &untried)
 		if err == nil {
 			err = t.NewRaw("SELECT id FROM deliveries WHERE endpoint_id = ? AND next_attempt_at > 0 AND next_attempt_at <= ? ORDER BY next_attempt_at, seq LIMIT ?",
 				w.EndpointID, t.now, w.Limit/retryShare+1).Scan(ctx, &retries)

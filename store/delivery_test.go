@@ -82,9 +82,9 @@ func TestClaimRecordAndLease(t *testing.T) {
 		p := newEndpoint(t, s, v, store.EventTypes...)
 		finish(t, s, begin(t, s, v, ""))
 		holds := takeAll(t, s, "replica")
-		want := []store.Wanted{{EndpointID: p.ID, Limit: 2, Hold: holds[store.ShardOf(v.BusinessID)]}}
+		want := []store.Wanted{{EndpointID: p.ID, Limit: 2, UpTo: 100, Hold: holds[store.ShardOf(v.BusinessID)]}}
 		due, err := s.DueEndpoints(t.Context(), []int{store.ShardOf(v.BusinessID)})
-		if err != nil || len(due) != 1 || due[0] != (store.Due{EndpointID: p.ID, Shard: store.ShardOf(v.BusinessID)}) {
+		if err != nil || len(due) != 1 || due[0] != (store.Due{EndpointID: p.ID, BusinessID: v.BusinessID, Shard: store.ShardOf(v.BusinessID)}) {
 			t.Fatalf("due: %v, %v", due, err)
 		}
 		first, err := s.Claim(t.Context(), want, time.Minute)

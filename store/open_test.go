@@ -12,6 +12,8 @@ import (
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 
 	"parley/store"
+
+	"github.com/uptrace/bun/driver/pgdriver"
 )
 
 func TestOpenRefusesWithOneClearLine(t *testing.T) {
@@ -209,5 +211,32 @@ func TestFeedCursors(t *testing.T) {
 		if err != nil || len(page.Edges) != 1 || page.Edges[0].Node.Seq != 2 || !page.PageInfo.HasNextPage {
 			t.Errorf("the one after the first: %+v, %v", page, err)
 		}
+	})
+}
+
+// TestInterruptedMigrationIsFinished: a start that was killed half way leaves nothing in the way of the next one, whichever part
+// of the migration had been done.
+func TestInterruptedMigrationIsFinished(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, func(c *store.Config) {
+			raw, err := os.ReadFile("migrations/20261121000000_initial.tx.up.sql")
+			if err != nil {
+				t.Fatal(err)
+			}
+			db, err := sql.Open("sqlite", c.URL)
+			if store.IsPostgres(c.URL) {
+				db, err = sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(c.URL))), nil
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = db.Close() }()
+			for _, statement := range strings.Split(string(raw), "--bun:split")[:5] {
+				if _, err := db.ExecContext(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		finish(t, s, begin(t, s, newBusiness(t, s), ""))
 	})
 }

@@ -68,10 +68,10 @@ func TestShardsHaveOneHolder(t *testing.T) {
 		if err := s.GiveShards(t.Context(), []store.Hold{first[shard]}); err != nil {
 			t.Fatal(err)
 		}
-		if jobs, err := s.Claim(t.Context(), []store.Wanted{{EndpointID: p.ID, Limit: 10, Hold: first[shard]}}, time.Minute); err != nil || len(jobs) != 0 {
+		if jobs, err := s.Claim(t.Context(), []store.Wanted{{EndpointID: p.ID, Limit: 10, UpTo: 3, Hold: first[shard]}}, time.Minute); err != nil || len(jobs) != 0 {
 			t.Errorf("claimed under a hold that is over: %v, %v", jobs, err)
 		}
-		jobs, err := s.Claim(t.Context(), []store.Wanted{{EndpointID: p.ID, Limit: 10, Hold: second}}, time.Minute)
+		jobs, err := s.Claim(t.Context(), []store.Wanted{{EndpointID: p.ID, Limit: 10, UpTo: 3, Hold: second}}, time.Minute)
 		if err != nil || len(jobs) != 3 || jobs[0].Seq != 1 || jobs[2].Seq != 3 || jobs[0].Hold() != second {
 			t.Fatalf("claimed by the second: %v, %v", jobs, err)
 		}
@@ -92,7 +92,7 @@ func TestRetriesAreNotStarved(t *testing.T) {
 		v := newBusiness(t, s)
 		p := newEndpoint(t, s, v, store.RunFinished)
 		holds := takeAll(t, s, "replica")
-		want := []store.Wanted{{EndpointID: p.ID, Limit: 4, Hold: holds[store.ShardOf(v.BusinessID)]}}
+		want := []store.Wanted{{EndpointID: p.ID, Limit: 4, UpTo: 100, Hold: holds[store.ShardOf(v.BusinessID)]}}
 		finish(t, s, begin(t, s, v, ""))
 		first, err := s.Claim(t.Context(), want, time.Minute)
 		if err != nil || len(first) != 1 {

@@ -63,7 +63,9 @@ func (w *Worker) send(ctx context.Context, job *store.Job, now time.Time) (answe
 		"Webhook-Timestamp": {strconv.FormatInt(now.Unix(), 10)},
 		"Webhook-Signature": {signature},
 	}
+	store.Failpoint("send.before")
 	resp, err := w.cfg.Client.Do(req)
+	store.Failpoint("send.after")
 	if err != nil {
 		return answer{class: classify(err)}, ""
 	}

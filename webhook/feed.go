@@ -12,7 +12,8 @@ import (
 
 // The feeder is the only one that reads deliveries for the scheduler: fresh ones that the stream rang for, and due ones that
 // the scheduler asks for. It hands them over in the order in which it read them. So what is fresh overtakes nothing that
-// waits: a claim that was read before it arrives before it, and if there is something to claim, the lane is parked.
+// waits: a claim that was read before it arrives before it, and if there is something to claim, the lane is parked. Nor does a
+// claim overtake what the stream is still to bring, or has lost: it reaches no further than what has been taken in.
 
 const (
 	intakeBatch = 200             // entries for which deliveries are read together
@@ -61,11 +62,7 @@ func (w *Worker) feed(ctx context.Context) {
 		case n := <-w.takes:
 			err = in.takeShards(ctx, n)
 		case <-ticker.C:
-			if losses := w.lost.Load() + w.cfg.Stream.Losses(); losses != in.losses && !w.cfg.NoPoll {
-				if err = in.look(ctx); err == nil {
-					in.losses = losses
-				}
-			}
+			err = in.lookForLosses(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			w.cfg.Log.Warn("feed the delivery worker", "error", err)
@@ -207,6 +204,19 @@ func endpointsOf(jobs []*store.Job) []string {
 	return out
 }
 
+// lookForLosses looks if the stream is away, or may have lost something since the last look.
+func (in *intake) lookForLosses(ctx context.Context) error {
+	losses := in.w.lost.Load() + in.w.cfg.Stream.Losses()
+	if in.w.cfg.NoPoll || losses == in.losses && in.w.cfg.Stream.Ringing() {
+		return nil
+	}
+	err := in.look(ctx)
+	if err == nil {
+		in.losses = losses
+	}
+	return err
+}
+
 // look compares every business's sequence with what was taken in, and takes in what is missing.
 func (in *intake) look(ctx context.Context) error {
 	extents, err := in.w.cfg.Store.AllExtents(ctx)
@@ -302,7 +312,10 @@ func (w *Worker) answer(ctx context.Context, c *claimed) error {
 	}
 	due := make([]store.Due, 0, len(c.ask.room))
 	if c.ask.all {
-		var err error
+		err := w.intake.lookForLosses(ctx)
+		if err != nil {
+			return err
+		}
 		if due, err = w.cfg.Store.DueEndpoints(ctx, shards); err != nil {
 			return err
 		}
@@ -326,7 +339,7 @@ func (w *Worker) answer(ctx context.Context, c *claimed) error {
 		if n = min(n, rest); n > 0 {
 			rest -= n
 			c.wanted[d] = n
-			wanted = append(wanted, store.Wanted{EndpointID: d.EndpointID, Limit: n, Hold: h})
+			wanted = append(wanted, store.Wanted{EndpointID: d.EndpointID, Limit: n, UpTo: w.intake.last[d.BusinessID], Hold: h})
 		}
 	}
 	if len(wanted) == 0 {

@@ -19,13 +19,15 @@ type lane struct {
 	queue    []*store.Job        // waiting, in order of sequence
 	busy     map[string]struct{} // the conversations in flight: one attempt each
 	inFlight int
-	moved    time.Time // when an attempt last ended or, the lane being idle, began
-	parked   bool      // SQL has deliveries of it that are due: it is fed from there alone
-	letGo    int       // deliveries on their way back to SQL
-	ready    bool      // stands in the scheduler's ready list
+	moved    time.Time        // when an attempt last ended or, the lane being idle, began
+	parked   bool             // SQL has deliveries of it that are due: it is fed from there alone
+	letGo    map[string]int64 // the deliveries on their way back to SQL, with their sequences
+	ready    bool             // stands in the scheduler's ready list
 }
 
-func newLane(of store.Due) *lane { return &lane{Due: of, busy: map[string]struct{}{}} }
+func newLane(of store.Due) *lane {
+	return &lane{Due: of, busy: map[string]struct{}{}, letGo: map[string]int64{}}
+}
 
 // add puts a job in its place. Jobs come nearly in order: the place is found from the end.
 func (l *lane) add(job *store.Job) {
@@ -75,6 +77,16 @@ func (l *lane) choked(now time.Time) bool {
 	return l.inFlight >= laneInFlight && now.Sub(l.moved) > chokedAfter
 }
 
+// overtakes says whether a job from SQL comes after one that is still on its way there, and so was not seen by its claim.
+func (l *lane) overtakes(job *store.Job) bool {
+	for _, seq := range l.letGo {
+		if seq < job.Seq {
+			return true
+		}
+	}
+	return false
+}
+
 // room is for how many deliveries from SQL the lane has use.
 func (l *lane) room(now time.Time) int {
 	switch {
@@ -93,5 +105,5 @@ func (l *lane) hungry(now time.Time) bool {
 
 // idle says whether nothing would be lost by forgetting the lane.
 func (l *lane) idle() bool {
-	return l.inFlight == 0 && len(l.queue) == 0 && !l.parked && l.letGo == 0 && !l.ready
+	return l.inFlight == 0 && len(l.queue) == 0 && !l.parked && len(l.letGo) == 0 && !l.ready
 }

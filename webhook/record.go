@@ -50,7 +50,9 @@ func (w *Worker) write(ctx context.Context, batch []*store.Outcome) {
 		}
 	}()
 	for len(batch) > 0 {
+		store.Failpoint("record.before")
 		changed, err := w.cfg.Store.Record(ctx, batch)
+		store.Failpoint("record.after")
 		if err == nil {
 			w.ring(batch, changed)
 			return

@@ -264,7 +264,7 @@ func (w *Worker) park(l *lane) {
 }
 
 func (w *Worker) giveBack(l *lane, job *store.Job) {
-	l.letGo++
+	l.letGo[job.DeliveryID] = job.Seq
 	w.letGo = append(w.letGo, job)
 }
 
@@ -274,7 +274,8 @@ func (w *Worker) tidy(now time.Time) {
 	for endpoint, l := range w.lanes {
 		if !w.holds.open(l.Shard) {
 			w.backlog -= len(l.queue)
-			l.queue, l.letGo = nil, 0
+			l.queue = nil
+			clear(l.letGo)
 			w.setParked(l, false)
 		}
 		switch {
@@ -416,17 +417,21 @@ func (w *Worker) claimedJobs(c *claimed, now time.Time) {
 		w.letGo = append(c.ask.release, w.letGo...)
 	} else {
 		for _, job := range c.ask.release {
-			if l := w.lanes[job.EndpointID]; l != nil && l.letGo > 0 {
-				l.letGo--
+			if l := w.lanes[job.EndpointID]; l != nil {
+				delete(l.letGo, job.DeliveryID)
 			}
 		}
 	}
 	for of, wanted := range c.wanted {
 		l := w.laneOf(of)
 		for _, job := range c.jobs[of.EndpointID] {
-			w.enqueue(l, job)
+			if job.Attempts == 0 && l.overtakes(job) {
+				w.giveBack(l, job)
+			} else {
+				w.enqueue(l, job)
+			}
 		}
-		if parked := wanted > 0 && len(c.jobs[of.EndpointID]) >= wanted; parked || l.letGo == 0 {
+		if parked := wanted > 0 && len(c.jobs[of.EndpointID]) >= wanted; parked || len(l.letGo) == 0 {
 			w.setParked(l, parked)
 		}
 	}

@@ -108,7 +108,7 @@ func Redis(t testing.TB) *Server {
 func RedisCluster(t testing.TB) *Server {
 	t.Helper()
 	s := startRedis(t, []string{"--cluster-enabled", "yes"})
-	s.command("CLUSTER ADDSLOTSRANGE 0 16383")
+	s.Command("CLUSTER ADDSLOTSRANGE 0 16383")
 	return s
 }
 
@@ -147,8 +147,8 @@ func startRedis(t testing.TB, args []string) *Server {
 	return s
 }
 
-// command sends Redis one command, in its inline form, and takes an answer of one line.
-func (s *Server) command(line string) {
+// Command sends Redis one command, in its inline form, and takes an answer of one line.
+func (s *Server) Command(line string) {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", s.Addr)
 	if err != nil {
