@@ -7,10 +7,14 @@ const (
 	Greeting      = "Hello! How can I help you?"
 	Welcome       = "You're welcome!"
 	Farewell      = "Goodbye!"
+	Found         = "Here is what I found."                         // before what a tool has brought
+	FoundNothing  = "I looked it up, and there is nothing to tell." // of an empty result
+	FoundTooMuch  = "I looked it up, and it is too much to quote."  // of one without a sentence short enough
+	Failed        = "I'm sorry, I could not look that up just now." // of a call that failed: why is not for customers
 )
 
 // Templates are all of them.
-var Templates = []string{DontKnow, DontKnowShort, Greeting, Welcome, Farewell}
+var Templates = []string{DontKnow, DontKnowShort, Greeting, Welcome, Farewell, Found, FoundNothing, FoundTooMuch, Failed}
 
 // courtesies are the words of messages that say nothing else, with the template that answers them. The first one found in
 // this order decides.
