@@ -2,6 +2,7 @@ package provider
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -21,6 +22,9 @@ const (
 // Exchange stands between the SDK and the HTTP client: it sends what the server needs to know and no more, takes only a 200
 // for an answer, and bounds it. It is an SDK's option.Middleware.
 func (c *Call) Exchange(req *http.Request, next func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+	if c.Client == nil {
+		return nil, errors.New("there is no HTTP client for this address") // never Go's default one: it is not guarded
+	}
 	for name := range req.Header {
 		if strings.HasPrefix(name, "X-Stainless-") { // system, architecture and versions of this machine
 			req.Header.Del(name)

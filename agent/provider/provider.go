@@ -23,10 +23,10 @@ const maxTimeout = 24 * 60 * 60 // seconds: a bound for the arithmetic alone, th
 // Call is one request to a model's server, and what came of it.
 type Call struct {
 	BaseURL string
-	Key     string       // empty: none
-	Client  *http.Client // nil is an error of the SDKs: they never fall back to Go's default client
-	Model   string       // that is asked for
-	Whole   []byte       // the answer, if it came as one document and not as the stream that was asked for
+	Key     string // empty: none
+	Client  *http.Client
+	Model   string // that is asked for
+	Whole   []byte // the answer, if it came as one document and not as the stream that was asked for
 
 	request *agent.Request
 }
