@@ -165,11 +165,7 @@ func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session str
 // turn runs a turn from its first commit to its second. caller is looked at only until the first.
 func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, place *place, deadline time.Time) (*ChatReply, error) {
 	defer place.leave()
-	model := r.cfg.Models[agent.Model.Provider]
-	if model == nil {
-		return nil, fmt.Errorf("agent %s: no model for the provider %q", agent.ID, agent.Model.Provider)
-	}
-	key, err := r.cfg.Store.ModelKey(agent)
+	choices, err := r.choices(agent)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +181,8 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 		return nil, r.fail(turn, fmt.Errorf("%w: %w", errHistory, err))
 	}
 	messages = append(messages[:len(messages):len(messages)], Message{Author: store.AuthorLead, Text: turn.Message.Text})
-	reply, err := generate(ctx, model, Request{Agent: agent, Channel: in.Channel, Messages: messages, APIKey: key})
+	thinker := thinker{choices, r.cfg.Log.With("run", turn.Run.ID)}
+	reply, err := thinker.step(ctx, Request{Prompt: agent.Prompt, Channel: in.Channel, Messages: messages})
 	if err != nil {
 		return nil, r.fail(turn, err)
 	}
@@ -204,23 +201,6 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 		Reply: reply.Text, SessionID: turn.SessionID, MessageID: message.ID, RunID: turn.Run.ID, Channel: in.Channel,
 		Status: store.RunStatusFinished, Model: reply.Model, Usage: reply.Usage,
 	}, nil
-}
-
-// generate asks the model, and takes a panic or an empty reply of it for a failure.
-func generate(ctx context.Context, model Model, req Request) (reply Reply, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: panic: %v", ErrModelFailed, p)
-		}
-	}()
-	reply, err = model.Generate(ctx, req)
-	if err != nil {
-		return reply, err
-	}
-	if reply.Text = strings.ReplaceAll(reply.Text, "\x00", ""); strings.TrimSpace(reply.Text) == "" {
-		return reply, fmt.Errorf("%w: an empty reply", ErrModelFailed)
-	}
-	return reply, nil
 }
 
 // begin takes the session's lock, waiting for other replicas' turns that hold it, or came before.

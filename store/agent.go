@@ -54,6 +54,7 @@ type Model struct {
 	Temperature     *float64      `json:"temperature,omitempty"`
 	MaxOutputTokens *int          `json:"max_output_tokens,omitempty"`
 	TimeoutSeconds  *int          `json:"timeout_seconds,omitempty"`
+	Fallback        *Model        `json:"fallback,omitempty"` // answers when this one fails; its key is bound to the agent, too
 }
 
 // HasAPIKey says whether the business gave a key of its own. The key itself is never shown.
@@ -141,9 +142,6 @@ func (in *AgentInput) validate(cfg Config) Faults {
 
 func (m *ModelInput) validate(cfg Config) Faults {
 	var f Faults
-	if m.Provider == ProviderAnthropic {
-		f = append(f, valueError("this version of Parley runs the providers EMBEDDED and OPENAI").Under("provider")...)
-	}
 	if m.Name != nil {
 		f = append(f, text(*m.Name, 1, maxName).Under("name")...)
 	}
