@@ -168,7 +168,8 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	}
 	config := store.Config{
 		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention, FirstLease: webhook.Lease(s.DeliveryTimeout),
-		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL), NewSecret: egress.NewSecret,
+		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL),
+		CheckSchema: agent.CheckSchema, CheckPrompt: agent.CheckPrompt, NewSecret: egress.NewSecret,
 		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Log: log,
 		EndpointsChanged: func(business string) {
 			p.worker.Changed(business)
@@ -190,7 +191,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	})
 	guarded, free := egress.NewClient(models, 64), egress.NewClient(operator, 64)
 	p.runner = agent.NewRunner(agent.Config{
-		Store: p.store, History: agent.NewLocalHistory(32 << 20), TurnTimeout: s.TurnTimeout, Log: log,
+		Store: p.store, History: agent.NewLocalHistory(32 << 20), TurnTimeout: s.TurnTimeout, Tools: egress.NewClient(models, 64), Log: log,
 		Models: map[store.ModelProvider]agent.Model{
 			store.ProviderEmbedded: embedded.New(embedded.Config{Latency: s.EmbeddedModelLatency}),
 			store.ProviderOpenAI: openai.New(openai.Config{

@@ -16,6 +16,10 @@ type ChatInput struct {
 	Metadata  *store.JSONObject // up to 16 KiB; kept with the message
 
 	IdempotencyKey *string
+
+	// Text, unless nil, is told the reply as it comes: all that it is told, one after the other, is the reply. It is called by
+	// Chat itself, and not after it has returned.
+	Text func(delta string)
 }
 
 const (

@@ -26,6 +26,7 @@ type Request struct {
 	Channel  store.Channel // the channel profile that the agent answers with
 	Messages []Message     // the session so far, oldest first; the last one is the user's, to be answered
 	Tools    []Tool        // what it may call; the same in every step of a turn
+	NoCalls  bool          // but not in this one: it is to answer with what it has
 	Steps    []Step        // what this turn has come to so far, after the last message
 	APIKey   string        // the business's own key for its provider; empty: the operator's, for the operator's address alone
 

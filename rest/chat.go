@@ -1,9 +1,12 @@
 package rest
 
 import (
+	"bytes"
+	"encoding/json"
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 
 	"parley/agent"
 	"parley/store"
@@ -37,9 +40,6 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	if err := v.RequireChat(); err != nil {
 		return err
 	}
-	if wantsStream(r.Header) {
-		return store.Refuse(store.CodeUnavailable, agent.NotImplemented, "this version of Parley does not stream: leave out Accept: text/event-stream")
-	}
 	b, err := read(w, r)
 	if err != nil {
 		return err
@@ -59,15 +59,79 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	if err := b.check(in.Faults()); err != nil {
 		return err
 	}
+	if wantsStream(r.Header) {
+		return a.streamChat(w, r, v, in)
+	}
 	reply, err := a.Runner.Chat(r.Context(), v, in)
 	if err != nil {
 		return err
 	}
-	write(w, http.StatusOK, chatReply{
+	write(w, http.StatusOK, replied(reply))
+	return nil
+}
+
+func replied(reply *agent.ChatReply) chatReply {
+	return chatReply{
 		reply.Reply, reply.SessionID, reply.MessageID, reply.RunID, reply.Channel, reply.Status, reply.Model,
 		usage{reply.Usage.InputTokens, reply.Usage.OutputTokens, reply.Usage.TotalTokens(), reply.Usage.Source},
-	})
+	}
+}
+
+// streamChat answers with server-sent events: `delta` for each piece of the reply, then `done` with the whole answer, or
+// `error`. What is refused before the agent has begun to think is refused as without streaming, with its status.
+func (a *API) streamChat(w http.ResponseWriter, r *http.Request, v *store.Viewer, in agent.ChatInput) error {
+	s := &eventStream{w: w}
+	in.Text = func(delta string) {
+		s.send("delta", struct {
+			Text string `json:"text"`
+		}{delta})
+	}
+	reply, err := a.Runner.Chat(r.Context(), v, in)
+	if err == nil {
+		s.send("done", replied(reply))
+		return nil
+	}
+	e, ok := store.AsError(err)
+	thought := ok && (e.Code == store.CodeModelFailed || e.Code == store.CodeModelTimeout)
+	if !thought && !s.begun {
+		return err
+	}
+	if !ok {
+		a.Log.ErrorContext(r.Context(), "a streamed chat failed", "path", r.URL.Path, "error", err)
+		e = store.Refuse("", "internal", "something went wrong on our side")
+	}
+	s.send("error", problem{e.Message, e.Reason})
 	return nil
+}
+
+// eventStream writes server-sent events (WHATWG HTML, section 9.2).
+type eventStream struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+// writeWithin is how long a caller may take to take an event: the turn does not wait for it, but this request does.
+const writeWithin = 10 * time.Second
+
+func (s *eventStream) send(event string, data any) {
+	if !s.begun {
+		s.begun = true
+		h := s.w.Header()
+		h.Set("Content-Type", "text/event-stream; charset=utf-8")
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Accel-Buffering", "no") // for proxies
+		s.w.WriteHeader(http.StatusOK)
+	}
+	var b bytes.Buffer
+	b.WriteString("event: " + event + "\ndata: ")
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(data) // a struct of texts and numbers: one line
+	b.WriteString("\n")
+	c := http.NewResponseController(s.w)
+	_ = c.SetWriteDeadline(time.Now().Add(writeWithin))
+	_, _ = s.w.Write(b.Bytes()) // a caller that went away: the turn goes on without it
+	_ = c.Flush()
 }
 
 func wantsStream(h http.Header) bool {

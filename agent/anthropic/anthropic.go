@@ -55,6 +55,9 @@ func (m *Model) Generate(ctx context.Context, req agent.Request) (agent.Reply, e
 	if settings.MaxOutputTokens != nil {
 		params.MaxTokens = int64(*settings.MaxOutputTokens)
 	}
+	if req.NoCalls && len(req.Tools) > 0 {
+		params.ToolChoice = anthropic.ToolChoiceUnionParam{OfNone: &anthropic.ToolChoiceNoneParam{}}
+	}
 	service := anthropic.NewMessageService(options(call)...) // anthropic.NewClient would read the environment, and files of the user's
 	answer := call.NewAnswer()
 	err := read(service.NewStreaming(ctx, params), call, answer)

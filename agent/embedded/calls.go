@@ -14,7 +14,7 @@ const maxFound = 2000 // characters of tools' results: what a person reads in a 
 
 // calls are the tools that the last message triggers, and that this turn has not called yet.
 func calls(req agent.Request) []agent.Call {
-	if len(req.Tools) == 0 || len(req.Messages) == 0 {
+	if req.NoCalls || len(req.Tools) == 0 || len(req.Messages) == 0 {
 		return nil
 	}
 	called := map[string]bool{}

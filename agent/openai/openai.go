@@ -53,6 +53,9 @@ func (m *Model) Generate(ctx context.Context, req agent.Request) (agent.Reply, e
 	if settings.MaxOutputTokens != nil {
 		params.MaxCompletionTokens = openai.Int(int64(*settings.MaxOutputTokens))
 	}
+	if req.NoCalls && len(req.Tools) > 0 {
+		params.ToolChoice.OfAuto = openai.String(string(openai.ChatCompletionToolChoiceOptionAutoNone))
+	}
 	service := openai.NewChatCompletionService(options(call)...) // openai.NewClient would read the environment
 	answer := call.NewAnswer()
 	err := read(service.NewStreaming(ctx, params), call, answer)
