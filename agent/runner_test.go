@@ -49,7 +49,9 @@ func TestAFallbackAnswersWithItsOwnSettingsAndKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := &told{answer: func() (agent.Reply, error) { return agent.Reply{}, fmt.Errorf("%w: %w", agent.ErrModelFailed, agent.RetryAfter(time.Hour)) }}
+	first := &told{answer: func() (agent.Reply, error) {
+		return agent.Reply{}, fmt.Errorf("%w: %w", agent.ErrModelFailed, agent.RetryAfter(time.Hour))
+	}}
 	second := &told{answer: func() (agent.Reply, error) { return agent.Reply{Text: "Hi", Model: "anthropic/spare"}, nil }}
 	runner := agent.NewRunner(agent.Config{
 		Store: s, History: agent.NewLocalHistory(1 << 20), TurnTimeout: time.Minute,
