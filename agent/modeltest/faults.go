@@ -84,7 +84,7 @@ func (d Dialect) testFailures(t *testing.T) {
 		"endless comments":     {endless(part, ": still here\n\n"), failed},
 		"an endless text":      {endless(join(events[:1]), strings.Repeat(events[2], 100)), failed},
 		"an endless 400": {func(w http.ResponseWriter, r *http.Request) {
-			w.WriteHeader(400)
+			w.WriteHeader(http.StatusBadRequest)
 			endless("", strings.Repeat("x", 4096))(w, r)
 		}, refused},
 		"a hang":                      {hang(""), timeout},
