@@ -228,19 +228,24 @@ func (r *Runner) recall(ctx context.Context, turn *store.Turn, fresh bool) ([]Me
 
 // fail ends the run and says what the caller is told. The cause is logged here, and not shown.
 func (r *Runner) fail(turn *store.Turn, cause error, steps ...store.RunStep) error {
-	class, told := store.RunModelFailed, store.Refuse(store.CodeModelFailed, "model_failed", "the agent's model failed: send the message again")
-	switch {
-	case errors.Is(context.Cause(r.ctx), errInterrupted):
-		class, told = store.RunInterrupted, store.ErrShuttingDown
-	case errors.Is(cause, errHistory):
-		class, told = store.RunInterrupted, store.ErrUnavailable
-	case errors.Is(cause, ErrModelTimeout) || errors.Is(cause, context.DeadlineExceeded):
-		class, told = store.RunModelTimeout, store.Refuse(store.CodeModelTimeout, "model_timeout", "the agent's model gave nothing in time: send the message again")
-	}
+	class, told := r.outcome(cause)
 	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", cause)
 	err := r.insist(func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class, steps...) })
 	if err != nil {
 		return fmt.Errorf("fail run %s: %w", turn.Run.ID, err)
 	}
 	return told
+}
+
+// outcome is the class of a failed run, and what its caller is told.
+func (r *Runner) outcome(cause error) (class string, told error) {
+	switch {
+	case errors.Is(context.Cause(r.ctx), errInterrupted):
+		return store.RunInterrupted, store.ErrShuttingDown
+	case errors.Is(cause, errHistory):
+		return store.RunInterrupted, store.ErrUnavailable
+	case errors.Is(cause, ErrModelTimeout) || errors.Is(cause, context.DeadlineExceeded):
+		return store.RunModelTimeout, store.Refuse(store.CodeModelTimeout, "model_timeout", "the agent's model gave nothing in time: send the message again")
+	}
+	return store.RunModelFailed, store.Refuse(store.CodeModelFailed, "model_failed", "the agent's model failed: send the message again")
 }

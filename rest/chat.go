@@ -44,15 +44,7 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	in := agent.ChatInput{AgentID: r.PathValue("agent_id")}
-	in.Message, _ = b.text("message", true)
-	if raw, ok := b.given("channel", true); ok {
-		in.Channel, _ = oneOf(b, raw, store.Channels, "channel")
-	}
-	if id, ok := b.text("session_id", false); ok {
-		in.SessionID = &id
-	}
-	in.Metadata = b.object("metadata")
+	in := a.chatInput(r, b)
 	if keys := r.Header.Values("Idempotency-Key"); len(keys) > 0 {
 		in.IdempotencyKey = &keys[0]
 	}
@@ -64,10 +56,35 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	}
 	reply, err := a.Runner.Chat(r.Context(), v, in)
 	if err != nil {
-		return err
+		return underBody(err)
 	}
 	write(w, http.StatusOK, replied(reply))
 	return nil
+}
+
+// underBody places the faults that only a turn finds, such as a variable of the prompt that has no value.
+func underBody(err error) error {
+	refusal, ok := store.AsError(err)
+	if !ok || refusal.Faults == nil {
+		return err
+	}
+	placed := *refusal
+	placed.Faults = refusal.Faults.Under("body")
+	return &placed
+}
+
+// chatInput reads what a chat and a test have in common.
+func (a *API) chatInput(r *http.Request, b *body) agent.ChatInput {
+	in := agent.ChatInput{AgentID: r.PathValue("agent_id")}
+	in.Message, _ = b.text("message", true)
+	if raw, ok := b.given("channel", true); ok {
+		in.Channel, _ = oneOf(b, raw, store.Channels, "channel")
+	}
+	if id, ok := b.text("session_id", false); ok {
+		in.SessionID = &id
+	}
+	in.Metadata = b.object("metadata")
+	return in
 }
 
 func replied(reply *agent.ChatReply) chatReply {
@@ -94,7 +111,7 @@ func (a *API) streamChat(w http.ResponseWriter, r *http.Request, v *store.Viewer
 	e, ok := store.AsError(err)
 	thought := ok && (e.Code == store.CodeModelFailed || e.Code == store.CodeModelTimeout)
 	if !thought && !s.begun {
-		return err
+		return underBody(err)
 	}
 	if !ok {
 		a.Log.ErrorContext(r.Context(), "a streamed chat failed", "path", r.URL.Path, "error", err)
