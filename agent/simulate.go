@@ -22,7 +22,7 @@ type TestReply struct {
 }
 
 // Test has an agent answer as in Chat, with what its tools would bring given by the caller: nothing is stored, sent or billed,
-// and no server of a tool is called. A tool without a result fails. Its refusals are those of Chat.
+// and no server of a tool is called, an MCP server either. A tool without a result fails. Its refusals are those of Chat.
 func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*TestReply, error) {
 	if err := v.RequireChat(); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 	defer context.AfterFunc(r.ctx, cancel)()
 	course := course{
 		thinker: thinker{choices, r.cfg.Log.With("test", in.AgentID)}, agent: agent, failed: map[string]bool{},
-		call: func(_ context.Context, _ *store.Agent, tool *store.Tool, call Call) Result {
+		tools: bind(agent, func(_ context.Context, tool *store.Tool, call Call) Result {
 			if wrong := checkArguments(tool.Parameters, call.Arguments); wrong != "" {
 				return Result{CallID: call.ID, Content: wrong, Failed: true}
 			}
@@ -60,10 +60,10 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 				return Result{CallID: call.ID, Content: "The test gives no result for this tool.", Failed: true}
 			}
 			return Result{CallID: call.ID, Content: clean([]byte(content))}
-		},
+		}),
 	}
 	text, err := course.run(ctx, Request{
-		Prompt: prompt, Channel: in.Channel, Tools: offered(agent.Tools),
+		Prompt: prompt, Channel: in.Channel,
 		Messages: []Message{{Author: store.AuthorLead, Text: strings.TrimSpace(in.Message)}},
 	})
 	if err != nil {

@@ -11,6 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"parley/e2e/servers"
 )
 
 // llm is a server that speaks OpenAI's chat completions, as a stream: each request is answered by the next of its scripts.
@@ -271,5 +275,51 @@ func TestFaultyTools(t *testing.T) {
 	}
 	if strings.Contains(encode(answer), "root:") {
 		t.Error("a reference read a file")
+	}
+}
+
+// TestMcpServer gives an agent the tools of an MCP server: its model calls one, with the server's secret header, and gets the
+// answer. A server that is away is left out, and the agent does without it.
+func TestMcpServer(t *testing.T) {
+	t.Parallel()
+	type place struct {
+		City string `json:"city"`
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "weather", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "forecast", Description: "The weather of a city."},
+		func(_ context.Context, _ *mcp.CallToolRequest, in place) (*mcp.CallToolResult, any, error) {
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "Rain in " + in.City}}}, nil, nil
+		})
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer hush" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(guarded.Close)
+	model := completions(t, calls("w_forecast", `{"city": "Bristol"}`), says("Take a coat."))
+	s := start(t, "PARLEY_PRIVATE_HOSTS=127.0.0.0/8")
+	made := s.query(token, newAgent, object{"in": object{
+		"name": "Weather", "model": object{"provider": "OPENAI", "baseUrl": model.URL + "/v1"},
+		"mcpServers": []object{
+			{"name": "w", "url": guarded.URL, "headers": object{"Authorization": "Bearer hush"}},
+			{"name": "away", "url": "http://" + servers.FreePort(t)},
+		},
+	}})
+	path := "/agents/" + at(made, "createAgent", "id").(string) + "/chat"
+	status, _, answer := s.call("POST", path, withKey(apiKey), `{"message": "Coat?", "channel": "sms"}`)
+	if status != http.StatusOK || at(answer, "reply") != "Take a coat." {
+		t.Fatalf("%d %v", status, answer)
+	}
+	if tools := at(model.request(0), "tools").([]any); len(tools) != 1 || at(tools[0], "function", "name") != "w_forecast" {
+		t.Errorf("offered: %v", tools)
+	}
+	if result := fmt.Sprint(at(model.request(1), "messages", 2, "content")); !strings.Contains(result, "Rain in Bristol") {
+		t.Errorf("the model was told %q", result)
+	}
+	if strings.Contains(s.log(), "hush") {
+		t.Error("a secret stands in the log")
 	}
 }

@@ -50,6 +50,7 @@ type ComplexityRoot struct {
 		CreatedAt       func(childComplexity int) int
 		ID              func(childComplexity int) int
 		Knowledge       func(childComplexity int) int
+		McpServers      func(childComplexity int) int
 		Model           func(childComplexity int) int
 		Name            func(childComplexity int) int
 		OnConcurrent    func(childComplexity int) int
@@ -172,6 +173,13 @@ type ComplexityRoot struct {
 		Email  func(childComplexity int) int
 		Name   func(childComplexity int) int
 		Number func(childComplexity int) int
+	}
+
+	McpServer struct {
+		HeaderNames    func(childComplexity int) int
+		Name           func(childComplexity int) int
+		TimeoutSeconds func(childComplexity int) int
+		URL            func(childComplexity int) int
 	}
 
 	Model struct {
@@ -373,6 +381,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Agent.Knowledge(childComplexity), true
+	case "Agent.mcpServers":
+		if e.ComplexityRoot.Agent.McpServers == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Agent.McpServers(childComplexity), true
 	case "Agent.model":
 		if e.ComplexityRoot.Agent.Model == nil {
 			break
@@ -833,6 +847,31 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.LeadContact.Number(childComplexity), true
+
+	case "McpServer.headerNames":
+		if e.ComplexityRoot.McpServer.HeaderNames == nil {
+			break
+		}
+
+		return e.ComplexityRoot.McpServer.HeaderNames(childComplexity), true
+	case "McpServer.name":
+		if e.ComplexityRoot.McpServer.Name == nil {
+			break
+		}
+
+		return e.ComplexityRoot.McpServer.Name(childComplexity), true
+	case "McpServer.timeoutSeconds":
+		if e.ComplexityRoot.McpServer.TimeoutSeconds == nil {
+			break
+		}
+
+		return e.ComplexityRoot.McpServer.TimeoutSeconds(childComplexity), true
+	case "McpServer.url":
+		if e.ComplexityRoot.McpServer.URL == nil {
+			break
+		}
+
+		return e.ComplexityRoot.McpServer.URL(childComplexity), true
 
 	case "Model.baseUrl":
 		if e.ComplexityRoot.Model.BaseURL == nil {
@@ -1297,6 +1336,7 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 		ec.unmarshalInputCreateWebhookEndpointInput,
 		ec.unmarshalInputEventFilter,
 		ec.unmarshalInputKnowledgeInput,
+		ec.unmarshalInputMcpServerInput,
 		ec.unmarshalInputModelInput,
 		ec.unmarshalInputToolInput,
 		ec.unmarshalInputUpdateWebhookEndpointInput,
@@ -1554,6 +1594,8 @@ type Agent {
   knowledge: [Knowledge!]!
   "What its model may call."
   tools: [Tool!]!
+  "The servers whose tools it may call, too."
+  mcpServers: [McpServer!]!
   "What it is told for single channels besides."
   channelProfiles: [ChannelProfile!]!
   "Where its communication events are sent, if anywhere."
@@ -1588,6 +1630,18 @@ type Tool {
   requiresApproval: Boolean!
   "The words at which the embedded model calls it."
   triggers: [String!]!
+}
+
+"A server of the Model Context Protocol (streamable HTTP). Its tools are offered to the model as ` + "`" + `name_tool` + "`" + `."
+type McpServer {
+  "What its tools' names begin with."
+  name: String!
+  "Where it is."
+  url: String!
+  "The names of the headers that are sent along. Their values are secrets, and never shown."
+  headerNames: [String!]!
+  "How long a call may take, in seconds."
+  timeoutSeconds: Int!
 }
 
 "The language model of an agent. What is null is the provider's default."
@@ -1909,6 +1963,8 @@ input AgentInput {
   knowledge: [KnowledgeInput!]
   "What its model may call: all of them."
   tools: [ToolInput!]
+  "The servers whose tools it may call, too: all of them."
+  mcpServers: [McpServerInput!]
   "What it is told for single channels: all of them."
   channelProfiles: [ChannelProfileInput!]
   "Where its communication events are sent; null takes it away."
@@ -1957,6 +2013,18 @@ input ToolInput {
   requiresApproval: Boolean = false
   "Words at which the embedded model calls it: it cannot judge by itself."
   triggers: [String!]
+}
+
+"A server of the Model Context Protocol (streamable HTTP)."
+input McpServerInput {
+  "What its tools' names begin with: 1 to 20 letters, digits or -."
+  name: String!
+  "Where it is: https, and a public host."
+  url: String!
+  "Headers to send along, an object of texts. Left out, they are kept as long as name and address stay the same."
+  headers: JSONObject
+  "How long a call may take, in seconds: 1 to 120."
+  timeoutSeconds: Int = 10
 }
 
 "A snippet that an agent may answer from."
@@ -2133,6 +2201,8 @@ func (ec *executionContext) childFields_Agent(ctx context.Context, field graphql
 		return ec.fieldContext_Agent_knowledge(ctx, field)
 	case "tools":
 		return ec.fieldContext_Agent_tools(ctx, field)
+	case "mcpServers":
+		return ec.fieldContext_Agent_mcpServers(ctx, field)
 	case "channelProfiles":
 		return ec.fieldContext_Agent_channelProfiles(ctx, field)
 	case "webhookUrl":
@@ -2375,6 +2445,20 @@ func (ec *executionContext) childFields_LeadContact(ctx context.Context, field g
 		return ec.fieldContext_LeadContact_name(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type LeadContact", field.Name)
+}
+
+func (ec *executionContext) childFields_McpServer(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "name":
+		return ec.fieldContext_McpServer_name(ctx, field)
+	case "url":
+		return ec.fieldContext_McpServer_url(ctx, field)
+	case "headerNames":
+		return ec.fieldContext_McpServer_headerNames(ctx, field)
+	case "timeoutSeconds":
+		return ec.fieldContext_McpServer_timeoutSeconds(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type McpServer", field.Name)
 }
 
 func (ec *executionContext) childFields_Model(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -3209,6 +3293,38 @@ func (ec *executionContext) fieldContext_Agent_tools(_ context.Context, field gr
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return ec.childFields_Tool(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Agent_mcpServers(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Agent_mcpServers(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.McpServers, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []store.McpServer) graphql.Marshaler {
+			return ec.marshalNMcpServer2ᚕparleyᚋstoreᚐMcpServerᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Agent_mcpServers(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Agent",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_McpServer(ctx, field)
 		},
 	}
 	return fc, nil
@@ -5149,6 +5265,98 @@ func (ec *executionContext) _LeadContact_name(ctx context.Context, field graphql
 }
 func (ec *executionContext) fieldContext_LeadContact_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("LeadContact", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _McpServer_name(ctx context.Context, field graphql.CollectedField, obj *store.McpServer) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_McpServer_name(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_McpServer_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("McpServer", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _McpServer_url(ctx context.Context, field graphql.CollectedField, obj *store.McpServer) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_McpServer_url(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.URL, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_McpServer_url(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("McpServer", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _McpServer_headerNames(ctx context.Context, field graphql.CollectedField, obj *store.McpServer) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_McpServer_headerNames(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.HeaderNames, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []string) graphql.Marshaler {
+			return ec.marshalNString2ᚕstringᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_McpServer_headerNames(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("McpServer", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _McpServer_timeoutSeconds(ctx context.Context, field graphql.CollectedField, obj *store.McpServer) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_McpServer_timeoutSeconds(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.TimeoutSeconds, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_McpServer_timeoutSeconds(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("McpServer", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
 func (ec *executionContext) _Model_provider(ctx context.Context, field graphql.CollectedField, obj *store.Model) (ret graphql.Marshaler) {
@@ -8054,7 +8262,7 @@ func (ec *executionContext) unmarshalInputAgentInput(ctx context.Context, obj an
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"name", "prompt", "model", "knowledge", "tools", "channelProfiles", "webhookUrl", "onConcurrent"}
+	fieldsInOrder := [...]string{"name", "prompt", "model", "knowledge", "tools", "mcpServers", "channelProfiles", "webhookUrl", "onConcurrent"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -8096,6 +8304,13 @@ func (ec *executionContext) unmarshalInputAgentInput(ctx context.Context, obj an
 				return it, err
 			}
 			it.Tools = data
+		case "mcpServers":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("mcpServers"))
+			data, err := ec.unmarshalOMcpServerInput2ᚕparleyᚋstoreᚐMcpServerInputᚄ(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.McpServers = data
 		case "channelProfiles":
 			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("channelProfiles"))
 			data, err := ec.unmarshalOChannelProfileInput2ᚕparleyᚋstoreᚐChannelProfileᚄ(ctx, v)
@@ -8360,6 +8575,61 @@ func (ec *executionContext) unmarshalInputKnowledgeInput(ctx context.Context, ob
 				return it, err
 			}
 			it.Text = data
+		}
+	}
+	return it, nil
+}
+
+func (ec *executionContext) unmarshalInputMcpServerInput(ctx context.Context, obj any) (store.McpServerInput, error) {
+	var it store.McpServerInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	if _, present := asMap["timeoutSeconds"]; !present {
+		asMap["timeoutSeconds"] = 10
+	}
+
+	fieldsInOrder := [...]string{"name", "url", "headers", "timeoutSeconds"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("name"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Name = data
+		case "url":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("url"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.URL = data
+		case "headers":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("headers"))
+			data, err := ec.unmarshalOJSONObject2ᚖparleyᚋstoreᚐJSONObject(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Headers = data
+		case "timeoutSeconds":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("timeoutSeconds"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.TimeoutSeconds = data
 		}
 	}
 	return it, nil
@@ -8631,6 +8901,11 @@ func (ec *executionContext) _Agent(ctx context.Context, sel ast.SelectionSet, ob
 			}
 		case "tools":
 			out.Values[i] = ec._Agent_tools(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "mcpServers":
+			out.Values[i] = ec._Agent_mcpServers(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				atomic.AddUint32(&out.Invalids, 1)
 			}
@@ -9882,6 +10157,59 @@ func (ec *executionContext) _LeadContact(ctx context.Context, sel ast.SelectionS
 			}
 		case "name":
 			out.Values[i] = ec._LeadContact_name(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
+var mcpServerImplementors = []string{"McpServer"}
+
+func (ec *executionContext) _McpServer(ctx context.Context, sel ast.SelectionSet, obj *store.McpServer) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, mcpServerImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("McpServer")
+		case "name":
+			out.Values[i] = ec._McpServer_name(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "url":
+			out.Values[i] = ec._McpServer_url(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "headerNames":
+			out.Values[i] = ec._McpServer_headerNames(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "timeoutSeconds":
+			out.Values[i] = ec._McpServer_timeoutSeconds(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
@@ -11743,6 +12071,31 @@ func (ec *executionContext) marshalNLeadContact2ᚖparleyᚋstoreᚐContact(ctx 
 	return ec._LeadContact(ctx, sel, v)
 }
 
+func (ec *executionContext) marshalNMcpServer2parleyᚋstoreᚐMcpServer(ctx context.Context, sel ast.SelectionSet, v store.McpServer) graphql.Marshaler {
+	return ec._McpServer(ctx, sel, &v)
+}
+
+func (ec *executionContext) marshalNMcpServer2ᚕparleyᚋstoreᚐMcpServerᚄ(ctx context.Context, sel ast.SelectionSet, v []store.McpServer) graphql.Marshaler {
+	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
+		fc := graphql.GetFieldContext(ctx)
+		fc.Result = &v[i]
+		return ec.marshalNMcpServer2parleyᚋstoreᚐMcpServer(ctx, sel, v[i])
+	})
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
+func (ec *executionContext) unmarshalNMcpServerInput2parleyᚋstoreᚐMcpServerInput(ctx context.Context, v any) (store.McpServerInput, error) {
+	res, err := ec.unmarshalInputMcpServerInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
 func (ec *executionContext) marshalNModel2parleyᚋstoreᚐModel(ctx context.Context, sel ast.SelectionSet, v store.Model) graphql.Marshaler {
 	return ec._Model(ctx, sel, &v)
 }
@@ -12353,6 +12706,23 @@ func (ec *executionContext) unmarshalOKnowledgeInput2ᚕparleyᚋstoreᚐKnowled
 	for i := range vSlice {
 		ctx := graphql.WithPathContext(ctx, graphql.NewPathWithIndex(i))
 		res[i], err = ec.unmarshalNKnowledgeInput2parleyᚋstoreᚐKnowledge(ctx, vSlice[i])
+		if err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+func (ec *executionContext) unmarshalOMcpServerInput2ᚕparleyᚋstoreᚐMcpServerInputᚄ(ctx context.Context, v any) ([]store.McpServerInput, error) {
+	if v == nil {
+		return nil, nil
+	}
+	vSlice := graphql.CoerceList(v)
+	var err error
+	res := make([]store.McpServerInput, len(vSlice))
+	for i := range vSlice {
+		ctx := graphql.WithPathContext(ctx, graphql.NewPathWithIndex(i))
+		res[i], err = ec.unmarshalNMcpServerInput2parleyᚋstoreᚐMcpServerInput(ctx, vSlice[i])
 		if err != nil {
 			return nil, err
 		}
