@@ -53,10 +53,12 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 		in.SessionID = &id
 	}
 	in.Metadata = b.object("metadata")
+	faults := in.Faults()
 	if keys := r.Header.Values("Idempotency-Key"); len(keys) > 0 {
 		in.IdempotencyKey = &keys[0]
+		b.header("idempotency-key", keys, store.CheckIdempotencyKey(keys[0]))
 	}
-	if err := b.check(in.Faults()); err != nil {
+	if err := b.check(faults); err != nil {
 		return err
 	}
 	if wantsStream(r.Header) {
@@ -66,8 +68,16 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	markReplay(w, reply)
 	write(w, http.StatusOK, replied(reply))
 	return nil
+}
+
+// markReplay says in a header that the reply is an earlier request's with the same idempotency key.
+func markReplay(w http.ResponseWriter, reply *agent.ChatReply) {
+	if reply.Replayed {
+		w.Header().Set("Idempotency-Replayed", "true")
+	}
 }
 
 func replied(reply *agent.ChatReply) chatReply {
@@ -88,6 +98,9 @@ func (a *API) streamChat(w http.ResponseWriter, r *http.Request, v *store.Viewer
 	}
 	reply, err := a.Runner.Chat(r.Context(), v, in)
 	if err == nil {
+		if markReplay(w, reply); reply.Replayed {
+			in.Text(reply.Reply)
+		}
 		s.send("done", replied(reply))
 		return nil
 	}
