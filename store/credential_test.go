@@ -138,13 +138,12 @@ func TestCredentialNames(t *testing.T) {
 // revoking one makes room.
 func TestCredentialsAreLimited(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
-		stores, _ := openTwo(t, open, func(c *store.Config) { c.MaxCredentials = 5 })
-		v := newBusiness(t, stores[0]) // with a key and a token
-		var made atomic.Int32
-		var last atomic.Pointer[store.Credential]
-		var wg sync.WaitGroup
-		for i := range 20 {
-			wg.Go(func() {
+		stores, _ := openTwo(t, open, func(c *store.Config) { c.MaxCredentials = 3 })
+		for range 10 {
+			v := newBusiness(t, stores[0]) // with a key and a token
+			var made atomic.Int32
+			var last atomic.Pointer[store.Credential]
+			atOnce(6, func(i int) {
 				c, err := stores[i%2].CreateAPIKey(t.Context(), v, "one of many")
 				if err == nil {
 					made.Add(1)
@@ -153,21 +152,34 @@ func TestCredentialsAreLimited(t *testing.T) {
 					t.Errorf("refused with %v", err)
 				}
 			})
-		}
-		wg.Wait()
-		if made.Load() != 3 {
-			t.Fatalf("%d were made where there was room for 3", made.Load())
-		}
-		if _, err := stores[0].RevokeAPIKey(t.Context(), v, last.Load().ID); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := stores[0].CreateAccessToken(t.Context(), v, "in its place", store.ScopeRead); err != nil {
-			t.Error(err)
-		}
-		if _, err := stores[0].CreateAccessToken(t.Context(), v, "one too many", store.ScopeRead); err == nil {
-			t.Error("a sixth was made")
+			if made.Load() != 1 {
+				t.Fatalf("%d were made where there was room for 1", made.Load())
+			}
+			if _, err := stores[0].RevokeAPIKey(t.Context(), v, last.Load().ID); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stores[0].CreateAccessToken(t.Context(), v, "in its place", store.ScopeRead); err != nil {
+				t.Error(err)
+			}
+			if _, err := stores[0].CreateAccessToken(t.Context(), v, "one too many", store.ScopeRead); err == nil {
+				t.Error("a fourth was made")
+			}
 		}
 	})
+}
+
+// atOnce calls do for 0 to n-1, all at the same moment, and waits for them.
+func atOnce(n int, do func(i int)) {
+	var wg sync.WaitGroup
+	ready := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-ready
+			do(i)
+		})
+	}
+	close(ready)
+	wg.Wait()
 }
 
 // TestTheLastAdminTokenStays: whatever is revoked at once, on two servers, a business keeps a token that can make others.
@@ -175,41 +187,35 @@ func TestTheLastAdminTokenStays(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
 		stores, _ := openTwo(t, open, nil)
 		s := stores[0]
-		newBusiness(t, s) // another one's tokens do not count
-		v := newBusiness(t, s)
-		if _, err := s.CreateAccessToken(t.Context(), v, "not enough", store.ScopeOperate); err != nil {
-			t.Fatal(err)
-		}
-		ids := []string{v.Credential.ID}
-		for range 3 {
-			c, err := s.CreateAccessToken(t.Context(), v, "admin", store.ScopeAdmin)
+		for range 10 { // and the tokens of the other businesses do not count
+			v := newBusiness(t, s)
+			if _, err := s.CreateAccessToken(t.Context(), v, "not enough", store.ScopeOperate); err != nil {
+				t.Fatal(err)
+			}
+			second, err := s.CreateAccessToken(t.Context(), v, "admin", store.ScopeAdmin)
 			if err != nil {
 				t.Fatal(err)
 			}
-			ids = append(ids, c.Credential.ID)
-		}
-		var refused atomic.Int32
-		var wg sync.WaitGroup
-		for i, id := range ids {
-			wg.Go(func() {
-				if _, err := stores[i%2].RevokeAccessToken(t.Context(), v, id); err != nil {
+			ids := []string{v.Credential.ID, second.Credential.ID}
+			var refused atomic.Int32
+			atOnce(2, func(i int) {
+				if _, err := stores[i].RevokeAccessToken(t.Context(), v, ids[i]); err != nil {
 					refused.Add(1)
 					if code, reason := refusal(t, err); code != store.CodeConflict || reason != "last_admin_token" {
 						t.Errorf("refused with %v", err)
 					}
 				}
 			})
-		}
-		wg.Wait()
-		live := 0
-		tokens, err := s.AccessTokens(t.Context(), v.BusinessID)
-		for _, c := range tokens {
-			if c.Scope == store.ScopeAdmin && c.RevokedAt == nil {
-				live++
+			live := 0
+			tokens, err := s.AccessTokens(t.Context(), v.BusinessID)
+			for _, c := range tokens {
+				if c.Scope == store.ScopeAdmin && c.RevokedAt == nil {
+					live++
+				}
 			}
-		}
-		if err != nil || live != 1 || refused.Load() != 1 {
-			t.Errorf("%d ADMIN tokens live, %d refusals, %v", live, refused.Load(), err)
+			if err != nil || live != 1 || refused.Load() != 1 {
+				t.Errorf("%d ADMIN tokens live, %d refusals, %v", live, refused.Load(), err)
+			}
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"errors"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -133,17 +132,13 @@ func TestFiftyAtOnceHaveOneTurn(t *testing.T) {
 		stores, _ := openTwo(t, open, nil)
 		v := newBusiness(t, stores[0])
 		var begun atomic.Int32
-		var wg sync.WaitGroup
-		for i := range 50 {
-			wg.Go(func() {
-				if _, err := stores[i%2].BeginTurn(t.Context(), keyed(v, "", "k", "h")); err == nil {
-					begun.Add(1)
-				} else if !errors.Is(err, store.ErrKeyInFlight) {
-					t.Errorf("refused with %v", err)
-				}
-			})
-		}
-		wg.Wait()
+		atOnce(50, func(i int) {
+			if _, err := stores[i%2].BeginTurn(t.Context(), keyed(v, "", "k", "h")); err == nil {
+				begun.Add(1)
+			} else if !errors.Is(err, store.ErrKeyInFlight) {
+				t.Errorf("refused with %v", err)
+			}
+		})
 		if begun.Load() != 1 || len(events(t, stores[0], v)) != 1 {
 			t.Errorf("%d turns began, with %d events", begun.Load(), len(events(t, stores[0], v)))
 		}

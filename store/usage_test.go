@@ -58,7 +58,7 @@ func TestUsage(t *testing.T) {
 			{v.BusinessID, "voice", "inbound", now.Add(time.Minute)},
 		} {
 			execute(t, url, fmt.Sprintf(`INSERT INTO messages (id, business_id, conversation_id, channel, direction, author, text, sequence, created_at)
-				VALUES ('%s%d', '%s', 'cnv_1', '%s', '%s', 'lead', 'Hi', 1, %d)`, failed.Message.ID[:39], i, m.business, m.channel, m.direction, m.at))
+				VALUES ('%sz%d', '%s', 'cnv_1', '%s', '%s', 'lead', 'Hi', 1, %d)`, failed.Message.ID[:38], i, m.business, m.channel, m.direction, m.at))
 		}
 		usage := func(from, to store.Time) *store.Usage {
 			t.Helper()
