@@ -134,6 +134,10 @@ func TestTools(t *testing.T) {
 	if len(event) != 2 || at(event[0], "failed") != true || at(event[1], "failed") != false {
 		t.Errorf("run.finished tells of %v", event)
 	}
+	steps := at(s.query(token, `{ runs { nodes { steps { model usage { totalTokens } toolCalls { name arguments result failed } } } } }`, nil), "runs", "nodes", 0, "steps").([]any)
+	if len(steps) != 3 || at(steps[1], "toolCalls", 0, "arguments") != `{"order": "A-7"}` || at(steps[2], "usage", "totalTokens") != 15.0 {
+		t.Errorf("the run's steps: %v", steps)
+	}
 	if status, _, answer := s.call("POST", path, withKey(apiKey), `{"message": "Hi", "channel": "whatsapp"}`); status != http.StatusUnprocessableEntity ||
 		encode(at(answer, "detail", 0, "loc")) != `["body","metadata","shop"]` {
 		t.Errorf("a variable without a value: %d %v", status, answer)
@@ -321,5 +325,39 @@ func TestMcpServer(t *testing.T) {
 	}
 	if strings.Contains(s.log(), "hush") {
 		t.Error("a secret stands in the log")
+	}
+}
+
+// TestChatSubscription hears a reply by GraphQL as it comes, and then whole; subscribed again with the same key, it gets the same
+// reply of the same run, without another turn.
+func TestChatSubscription(t *testing.T) {
+	t.Parallel()
+	model := completions(t, says("One, ", "two, ", "three."))
+	s := start(t, "OPENAI_BASE_URL="+model.URL+"/v1")
+	const query = `subscription($in: ChatInput!) { chat(input: $in) { text reply { reply runId } } }`
+	input := object{"agentId": "demo", "message": "Count", "channel": "SMS", "idempotencyKey": "k1"}
+	runs := map[any]bool{}
+	for range 2 {
+		live := s.subscribe(token, query, object{"in": input})
+		said := ""
+		for {
+			delta := at(live.wait(), "chat")
+			if text, ok := at(delta, "text").(string); ok {
+				said += text
+				continue
+			}
+			runs[at(delta, "reply", "runId")] = true
+			if said != "One, two, three." || at(delta, "reply", "reply") != said {
+				t.Errorf("told %q, and %v in the end", said, delta)
+			}
+			break
+		}
+	}
+	if len(runs) != 1 || len(model.requests) != 1 {
+		t.Errorf("%d runs, %d calls of the model", len(runs), len(model.requests))
+	}
+	delete(input, "idempotencyKey")
+	if why := <-s.subscribe(token, query, object{"in": input}).end; !strings.Contains(why, "idempotencyKey") {
+		t.Errorf("without a key: %s", why)
 	}
 }

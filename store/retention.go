@@ -68,6 +68,14 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 				`DELETE FROM session_line WHERE ticket IN (SELECT ticket FROM session_line WHERE alive_until < ? ORDER BY ticket LIMIT ?)`,
 				[]any{t.now},
 			},
+			{
+				`DELETE FROM idempotency_keys WHERE run_id IN (SELECT run_id FROM idempotency_keys WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`,
+				[]any{t.now},
+			},
+			{
+				`DELETE FROM credentials WHERE id IN (SELECT id FROM credentials WHERE revoked_at < ? ORDER BY revoked_at LIMIT ?)`,
+				[]any{before},
+			},
 			{`DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE id < ? ORDER BY id LIMIT ?)`, []any{firstID("bat", t.now.Add(-keptBatches))}},
 		} {
 			res, err := t.NewRaw(q.query, append(q.args, prunedAtOnce)...).Exec(ctx)
