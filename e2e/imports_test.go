@@ -14,7 +14,7 @@ var mayImport = map[string][]string{
 	"parley/agent":              {"parley/egress", "parley/store", "parley/stream"},
 	"parley/agent/embedded":     {"parley/agent", "parley/store"},
 	"parley/agent/openai":       {"parley/agent", "parley/egress", "parley/store"},
-	"parley/bench":              {},
+	"parley/bench":              {"parley/e2e/servers"},
 	"parley/e2e":                {},
 	"parley/e2e/servers":        {},
 	"parley/docs/tour/receiver": {},
