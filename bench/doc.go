@@ -1,4 +1,9 @@
 // Command bench measures Parley against limits that are measured in the same run, on the same machine, so that only the
-// ratio counts: `go run ./bench chat`. It starts the real server in a folder of its own, loads it over loopback for a bounded
-// time, and prints both sides.
+// ratio counts:
+//
+//	go run ./bench [-mode embedded|production|both] [-short] [-cpuprofile folder] [chat] [deliver] [fair] [feed] [idle]
+//
+// It starts the real server in a folder of its own, for production on a PostgreSQL that commits durably and a Redis, both from
+// the installed binaries; loads it over loopback for a bounded time, at most a minute a bench and mode; and prints both sides.
+// Rounds of both sides alternate, since a machine's pace drifts, and the result is the median of the rounds' ratios.
 package main
