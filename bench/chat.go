@@ -18,20 +18,19 @@ const clients = 16
 // benchChat compares chats a second, embedded model, 16 clients, one webhook endpoint registered, with a bare handler that
 // makes the same two durable commits on the same database and nothing else.
 func benchChat(ctx context.Context, r *rig) error {
-	var ratios []float64
-	for range r.rounds {
+	ratio, note, err := r.repeat(ctx, func(ctx context.Context) (string, []float64, error) {
 		ours, err := r.chatParley(ctx)
 		if err != nil {
-			return err
+			return "", nil, err
 		}
 		theirs, err := r.chatBare(ctx)
-		if err != nil {
-			return err
-		}
-		fmt.Printf("chat, %s: parley %v   bare handler %v   ratio %.2f\n", r.mode, ours, theirs, ours.rate/theirs.rate)
-		ratios = append(ratios, ours.rate/theirs.rate)
+		x := ours.rate / theirs.rate
+		return fmt.Sprintf("parley %v   bare handler %v   ratio %.2f", ours, theirs, x), []float64{x}, err
+	})
+	if err != nil {
+		return err
 	}
-	fmt.Printf("chat, %s: ratio %.2f (%s)\n", r.mode, median(ratios), r.gates("gate 1.0, aim 1.3", "gate 0.6, aim 0.9"))
+	fmt.Printf("chat, %s: ratio %.2f (%s; %s)\n", r.mode, ratio[0], r.gates("gate 1.0, aim 1.3", "gate 0.6, aim 0.9"), note)
 	return nil
 }
 
@@ -41,11 +40,6 @@ func (r *rig) gates(ofEmbedded, ofProduction string) string {
 		return ofProduction
 	}
 	return ofEmbedded
-}
-
-func median(of []float64) float64 {
-	of = slices.Sorted(slices.Values(of))
-	return of[len(of)/2]
 }
 
 // load is what a load has measured.

@@ -31,20 +31,19 @@ const (
 // benchDeliver compares deliveries a second with full bookkeeping (each one a row before it is sent, its attempt and outcome
 // rows after) with a bare loop of signed POSTs to the same receiver, which is in this process for both.
 func benchDeliver(ctx context.Context, r *rig) error {
-	var ratios []float64
-	for range r.rounds {
+	ratio, note, err := r.repeat(ctx, func(ctx context.Context) (string, []float64, error) {
 		ours, body, err := r.deliverParley(ctx)
 		if err != nil {
-			return err
+			return "", nil, err
 		}
 		theirs, err := r.deliverBare(ctx, body)
-		if err != nil {
-			return err
-		}
-		fmt.Printf("deliver, %s: parley %.0f/s   bare signed POSTs %.0f/s (%d bytes)   ratio %.2f\n", r.mode, ours, theirs, len(body), ours/theirs)
-		ratios = append(ratios, ours/theirs)
+		x := ours / theirs
+		return fmt.Sprintf("parley %.0f/s   bare signed POSTs %.0f/s (%d bytes)   ratio %.2f", ours, theirs, len(body), x), []float64{x}, err
+	})
+	if err != nil {
+		return err
 	}
-	fmt.Printf("deliver, %s: ratio %.2f (%s)\n", r.mode, median(ratios), r.gates("gate 0.45, aim 0.75", "gate 0.40, aim 0.60"))
+	fmt.Printf("deliver, %s: ratio %.2f (%s; %s)\n", r.mode, ratio[0], r.gates("gate 0.45, aim 0.75", "gate 0.40, aim 0.60"), note)
 	return nil
 }
 

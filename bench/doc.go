@@ -5,5 +5,6 @@
 //
 // It starts the real server in a folder of its own, for production on a PostgreSQL that commits durably and a Redis, both from
 // the installed binaries; loads it over loopback for a bounded time, at most a minute a bench and mode; and prints both sides.
-// Rounds of both sides alternate, since a machine's pace drifts, and the result is the median of the rounds' ratios.
+// Rounds of both sides alternate, since a machine's pace drifts. The result is the median of three rounds in which nothing else
+// took more than a tenth of the machine, or of as many as there were in a minute.
 package main

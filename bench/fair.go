@@ -4,37 +4,33 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // benchFair compares the rate of the endpoints that answer, each on its own, while 1, 10 and 50 of 100 never do, with their
 // rate while all do. The load is whatever keeps those that answer busy; a delivery to the others times out after 10 s.
 func benchFair(ctx context.Context, r *rig) error {
-	// An endpoint that hangs costs nothing before its slots are full, and a while later it is parked.
-	x := *r
-	x.warmup, x.rounds = r.warmup+500*time.Millisecond, min(r.rounds, 2)
 	hanging := []int{1, 10, 50}
-	ratios := make([][]float64, len(hanging))
-	for range x.rounds {
-		none, _, err := x.fairRate(ctx, 0)
+	ratios, note, err := r.repeat(ctx, func(ctx context.Context) (string, []float64, error) {
+		none, slowest, err := r.fairRate(ctx, 0)
 		if err != nil {
-			return err
+			return "", nil, err
 		}
-		line := fmt.Sprintf("fair, %s: deliveries a second and endpoint, none of %d hanging %.1f", r.mode, endpoints, none)
-		for i, n := range hanging {
-			rate, slowest, err := x.fairRate(ctx, n)
+		var ratios []float64
+		line := fmt.Sprintf("deliveries a second and endpoint (slowest), none of %d hanging %.1f (%.1f)", endpoints, none, slowest)
+		for _, n := range hanging {
+			rate, slowest, err := r.fairRate(ctx, n)
 			if err != nil {
-				return err
+				return "", nil, err
 			}
-			line += fmt.Sprintf("; %d: %.1f, slowest %.1f, ratio %.2f", n, rate, slowest, rate/none)
-			ratios[i] = append(ratios[i], rate/none)
+			line += fmt.Sprintf("; %d: %.1f (%.1f), ratio %.2f", n, rate, slowest, rate/none)
+			ratios = append(ratios, rate/none)
 		}
-		fmt.Println(line)
+		return line, ratios, nil
+	})
+	if err != nil {
+		return err
 	}
-	r.started = x.started
-	for i, n := range hanging {
-		fmt.Printf("fair, %s: ratio %.2f with %d of %d hanging (gate 0.80, aim 1.0)\n", r.mode, median(ratios[i]), n, endpoints)
-	}
+	fmt.Printf("fair, %s: ratios %.2f with %d of %d hanging (gate 0.80, aim 1.0; %s)\n", r.mode, ratios, hanging, endpoints, note)
 	return nil
 }
 

@@ -24,21 +24,19 @@ const (
 // clients that chat as fast as they are answered). An event's timestamp is taken as its transaction begins, so the time holds
 // the commit too; how long a bare commit of a turn's beginning takes stands beside it.
 func benchFeed(ctx context.Context, r *rig) error {
-	var idle, loaded []float64
-	for range r.rounds {
+	p50, note, err := r.repeat(ctx, func(ctx context.Context) (string, []float64, error) {
 		bare, err := r.commitBare(ctx)
 		if err != nil {
-			return err
+			return "", nil, err
 		}
-		quiet, busy, rate, err := r.feedParley(ctx)
-		if err != nil {
-			return err
-		}
-		fmt.Printf("feed, %s: transaction's begin to socket, idle %v; under load of %.0f chats a second %v; a bare commit alone %v\n",
-			r.mode, quiet, rate, busy, bare)
-		idle, loaded = append(idle, ms(quiet.p50)), append(loaded, ms(busy.p50))
+		idle, loaded, rate, err := r.feedParley(ctx)
+		return fmt.Sprintf("transaction's begin to socket, idle %v; under load of %.0f chats a second %v; a bare commit alone %v", idle, rate, loaded, bare),
+			[]float64{ms(idle.p50), ms(loaded.p50)}, err
+	})
+	if err != nil {
+		return err
 	}
-	fmt.Printf("feed, %s: p50 %.1f ms idle (gate 2), %.1f ms under load (gate 5)\n", r.mode, median(idle), median(loaded))
+	fmt.Printf("feed, %s: p50 %.1f ms idle (gate 2), %.1f ms under load (gate 5; %s)\n", r.mode, p50[0], p50[1], note)
 	return nil
 }
 

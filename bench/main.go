@@ -67,9 +67,9 @@ func run(ctx context.Context) error {
 		if *modes != mode && *modes != "both" {
 			continue
 		}
-		r := &rig{mode: mode, binary: binary, rounds: 3, warmup: time.Second, measure: 4 * time.Second, profiles: *profiles}
+		r := &rig{mode: mode, binary: binary, rounds: 3, short: *short, warmup: time.Second, measure: 4 * time.Second, profiles: *profiles}
 		if *short {
-			r.rounds, r.measure = 1, time.Second
+			r.measure = time.Second
 		}
 		if mode == production {
 			err := stage.try(func() { r.postgres = servers.NewPostgres(stage); servers.Need(stage, "redis-server") })

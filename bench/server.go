@@ -30,7 +30,8 @@ type rig struct {
 	mode     string
 	binary   string
 	postgres *servers.Postgres // of production
-	rounds   int
+	rounds   int               // that had the machine to themselves
+	short    bool              // one round, whatever it had
 	warmup   time.Duration
 	measure  time.Duration // of one side in one round
 
