@@ -23,8 +23,8 @@ import (
 const (
 	endpoints   = 100 // as many as a business may have
 	perChat     = 2   // events of type message.created
-	outstanding = 40  // deliveries an endpoint that answers, made and not arrived, at most
-	chatters    = 4
+	outstanding = 60  // deliveries an endpoint that answers, made and not arrived, at most
+	chatters    = 16
 	senders     = 64 // of the bare loop: as many as the worker's tokens
 )
 
