@@ -33,6 +33,9 @@ const (
 // NotImplemented is the reason of a refusal of what the contract names and this version does not do yet.
 const NotImplemented = "not_implemented"
 
+// InFlight is the reason of a refusal: the first request with the same idempotency key has not ended yet.
+const InFlight = "idempotency_in_flight"
+
 // Faults are all that is wrong with the input, with Loc below it, named as REST names the fields.
 func (in *ChatInput) Faults() store.Faults {
 	var f store.Faults
@@ -84,4 +87,10 @@ type ChatReply struct {
 	Model     string
 	Usage     store.TokenUsage
 	Replayed  bool // it is the answer of an earlier request with the same idempotency key
+}
+
+// ChatDelta is a part of a reply as it comes, or the whole of it.
+type ChatDelta struct {
+	Text  *string
+	Reply *ChatReply
 }

@@ -43,6 +43,7 @@ type Runner struct {
 	queue  *queue
 	line   *line
 	keys   keysInFlight
+	mcp    *mcpServers
 	turns  sync.WaitGroup
 	ctx    context.Context // of all turns: ends when they are interrupted
 	cancel context.CancelCauseFunc
@@ -67,7 +68,7 @@ func NewRunner(cfg Config) *Runner {
 	if cfg.QueueWait == 0 {
 		cfg.QueueWait = queueWait
 	}
-	r := &Runner{cfg: cfg, queue: newQueue(), line: newLine(cfg.Store), running: map[string]struct{}{}}
+	r := &Runner{cfg: cfg, queue: newQueue(), line: newLine(cfg.Store), mcp: &mcpServers{client: cfg.Tools, store: cfg.Store, log: cfg.Log}, running: map[string]struct{}{}}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.open, r.shut = context.WithCancel(context.Background())
 	return r

@@ -122,6 +122,23 @@ type toolbox struct {
 	store  *store.Store
 }
 
+// bind says how each of an agent's tools is called.
+func (b *toolbox) bind(a *store.Agent) []boundTool {
+	return bind(a, func(ctx context.Context, tool *store.Tool, call Call) Result { return b.call(ctx, a, tool, call) })
+}
+
+func bind(a *store.Agent, call func(ctx context.Context, tool *store.Tool, call Call) Result) []boundTool {
+	out := make([]boundTool, len(a.Tools))
+	for i := range a.Tools {
+		t := &a.Tools[i]
+		out[i] = boundTool{
+			Tool{Name: t.Name, Description: t.Description, Parameters: t.Parameters, Triggers: t.Triggers},
+			func(ctx context.Context, c Call) Result { return call(ctx, t, c) },
+		}
+	}
+	return out
+}
+
 // call has a tool's server do what a model wants. Its failures are results too: the model is told, in words that show nothing of
 // our side.
 func (b *toolbox) call(ctx context.Context, a *store.Agent, tool *store.Tool, call Call) Result {

@@ -44,15 +44,7 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	in := agent.ChatInput{AgentID: r.PathValue("agent_id")}
-	in.Message, _ = b.text("message", true)
-	if raw, ok := b.given("channel", true); ok {
-		in.Channel, _ = oneOf(b, raw, store.Channels, "channel")
-	}
-	if id, ok := b.text("session_id", false); ok {
-		in.SessionID = &id
-	}
-	in.Metadata = b.object("metadata")
+	in := a.chatInput(r, b)
 	faults := in.Faults()
 	if keys := r.Header.Values("Idempotency-Key"); len(keys) > 0 {
 		in.IdempotencyKey = &keys[0]
@@ -66,7 +58,7 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	}
 	reply, err := a.Runner.Chat(r.Context(), v, in)
 	if err != nil {
-		return err
+		return underBody(err)
 	}
 	markReplay(w, reply)
 	write(w, http.StatusOK, replied(reply))
@@ -80,6 +72,31 @@ func markReplay(w http.ResponseWriter, reply *agent.ChatReply) {
 	}
 }
 
+// underBody places the faults that only a turn finds, such as a variable of the prompt that has no value.
+func underBody(err error) error {
+	refusal, ok := store.AsError(err)
+	if !ok || refusal.Faults == nil {
+		return err
+	}
+	placed := *refusal
+	placed.Faults = refusal.Faults.Under("body")
+	return &placed
+}
+
+// chatInput reads what a chat and a test have in common.
+func (a *API) chatInput(r *http.Request, b *body) agent.ChatInput {
+	in := agent.ChatInput{AgentID: r.PathValue("agent_id")}
+	in.Message, _ = b.text("message", true)
+	if raw, ok := b.given("channel", true); ok {
+		in.Channel, _ = oneOf(b, raw, store.Channels, "channel")
+	}
+	if id, ok := b.text("session_id", false); ok {
+		in.SessionID = &id
+	}
+	in.Metadata = b.object("metadata")
+	return in
+}
+
 func replied(reply *agent.ChatReply) chatReply {
 	return chatReply{
 		reply.Reply, reply.SessionID, reply.MessageID, reply.RunID, reply.Channel, reply.Status, reply.Model,
@@ -91,6 +108,7 @@ func replied(reply *agent.ChatReply) chatReply {
 // `error`. What is refused before the agent has begun to think is refused as without streaming, with its status.
 func (a *API) streamChat(w http.ResponseWriter, r *http.Request, v *store.Viewer, in agent.ChatInput) error {
 	s := &eventStream{w: w}
+	defer s.end()
 	in.Text = func(delta string) {
 		s.send("delta", struct {
 			Text string `json:"text"`
@@ -107,7 +125,7 @@ func (a *API) streamChat(w http.ResponseWriter, r *http.Request, v *store.Viewer
 	e, ok := store.AsError(err)
 	thought := ok && (e.Code == store.CodeModelFailed || e.Code == store.CodeModelTimeout)
 	if !thought && !s.begun {
-		return err
+		return underBody(err)
 	}
 	if !ok {
 		a.Log.ErrorContext(r.Context(), "a streamed chat failed", "path", r.URL.Path, "error", err)
@@ -125,6 +143,9 @@ type eventStream struct {
 
 // writeWithin is how long a caller may take to take an event: the turn does not wait for it, but this request does.
 const writeWithin = 10 * time.Second
+
+// end takes the deadline of the last write from the connection, which has other requests to serve.
+func (s *eventStream) end() { _ = http.NewResponseController(s.w).SetWriteDeadline(time.Time{}) }
 
 func (s *eventStream) send(event string, data any) {
 	if !s.begun {

@@ -22,6 +22,7 @@ type Agent struct {
 	Model           Model             `bun:"model,type:text"`
 	Knowledge       []Knowledge       `bun:"knowledge,type:text"`
 	Tools           []Tool            `bun:"tools,type:text"`
+	McpServers      []McpServer       `bun:"mcp_servers,type:text"`
 	ChannelProfiles []ChannelProfile  `bun:"channel_profiles,type:text"`
 	OnConcurrent    ConcurrencyPolicy `bun:"on_concurrent"`
 	Version         int64             `bun:"version"` // counts the updates: what is derived from an agent is cached under (ID, Version)
@@ -68,6 +69,7 @@ type AgentInput struct {
 	Model           *ModelInput
 	Knowledge       []Knowledge      // nil: stays; empty: none
 	Tools           []ToolInput      // nil: stay; empty: none
+	McpServers      []McpServerInput // nil: stay; empty: none
 	ChannelProfiles []ChannelProfile // nil: stays; empty: none
 	WebhookURL      OptionalString
 	OnConcurrent    *ConcurrencyPolicy
@@ -122,6 +124,7 @@ func (in *AgentInput) validate(cfg Config) Faults {
 		f = append(f, valueError("an agent's knowledge may be 1 MiB in all").Under("knowledge")...)
 	}
 	f = append(f, validateTools(in.Tools, cfg)...)
+	f = append(f, validateServers(in.McpServers, cfg)...)
 	seen := map[Channel]bool{}
 	for i, p := range in.ChannelProfiles {
 		if seen[p.Channel] {
@@ -184,6 +187,7 @@ func (s *Store) CreateAgent(ctx context.Context, v *Viewer, in AgentInput) (*Age
 	}
 	agent := &Agent{
 		ID: newID("agt"), BusinessID: v.BusinessID, Model: Model{Provider: ProviderEmbedded}, Knowledge: []Knowledge{}, Tools: []Tool{},
+		McpServers:      []McpServer{},
 		ChannelProfiles: []ChannelProfile{}, OnConcurrent: Enqueue,
 	}
 	err := s.batcher.do(4096, func(ctx context.Context, t *tx) error {
@@ -246,6 +250,11 @@ func (s *Store) applyAgent(agent *Agent, in AgentInput, now Time) error {
 	}
 	if in.Tools != nil {
 		if err := s.applyTools(agent, in.Tools); err != nil {
+			return err
+		}
+	}
+	if in.McpServers != nil {
+		if err := s.applyServers(agent, in.McpServers); err != nil {
 			return err
 		}
 	}
