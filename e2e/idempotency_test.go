@@ -48,6 +48,20 @@ func TestIdempotencyKey(t *testing.T) {
 	if at(graphQL, "runId") != at(first, "run_id") || at(graphQL, "reply") != at(first, "reply") || at(graphQL, "messageId") != at(first, "message_id") {
 		t.Errorf("again by GraphQL: %v", graphQL)
 	}
+	header = once("k 1")
+	header.Set("Accept", "text/event-stream")
+	_, header, raw, err := s.try(t.Context(), "POST", path, header, same)
+	if err != nil || header.Get("Idempotency-Replayed") != "true" || strings.Count(string(raw), "event: delta") != 1 || !strings.Contains(string(raw), at(first, "run_id").(string)) {
+		t.Errorf("again as a stream: %v %s %v", header, raw, err)
+	}
+	const live = `subscription($in: ChatInput!) { chat(input: $in) { text reply { runId } } }`
+	sub := s.subscribe(token, live, object{"in": input})
+	if why := <-sub.end; !strings.Contains(why, "complete") || len(sub.next) != 2 {
+		t.Fatalf("the subscription ended with %s after %d answers", why, len(sub.next))
+	}
+	if text, last := <-sub.next, <-sub.next; at(text, "chat", "text") != at(first, "reply") || at(last, "chat", "reply", "runId") != at(first, "run_id") {
+		t.Errorf("again as a subscription: %v %v", text, last)
+	}
 	for name, other := range map[string]string{
 		"message":  `{"message": "When are you open on Sunday?", "channel": "sms", "metadata": {"b": 1, "a": ["x", {"d": 2, "c": 12345678901234567890}]}}`,
 		"channel":  strings.Replace(same, `"sms"`, `"gmail"`, 1),
