@@ -30,12 +30,6 @@ const (
 	maxMetadata = 16 << 10 // bytes
 )
 
-// NotImplemented is the reason of a refusal of what the contract names and this version does not do yet.
-const NotImplemented = "not_implemented"
-
-// InFlight is the reason of a refusal: the first request with the same idempotency key has not ended yet.
-const InFlight = "idempotency_in_flight"
-
 // Faults are all that is wrong with the input, with Loc below it, named as REST names the fields.
 func (in *ChatInput) Faults() store.Faults {
 	var f store.Faults
