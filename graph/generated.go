@@ -108,13 +108,19 @@ type ComplexityRoot struct {
 	}
 
 	DeliveryAttempt struct {
-		DurationMs   func(childComplexity int) int
-		Error        func(childComplexity int) int
-		Number       func(childComplexity int) int
-		ResponseBody func(childComplexity int) int
-		StartedAt    func(childComplexity int) int
-		StatusCode   func(childComplexity int) int
-		Trigger      func(childComplexity int) int
+		ConnectMs     func(childComplexity int) int
+		DNSMs         func(childComplexity int) int
+		DurationMs    func(childComplexity int) int
+		Error         func(childComplexity int) int
+		FirstByteMs   func(childComplexity int) int
+		NextAttemptAt func(childComplexity int) int
+		Number        func(childComplexity int) int
+		RemoteAddress func(childComplexity int) int
+		ResponseBody  func(childComplexity int) int
+		StartedAt     func(childComplexity int) int
+		StatusCode    func(childComplexity int) int
+		TLSMs         func(childComplexity int) int
+		Trigger       func(childComplexity int) int
 	}
 
 	DeliveryConnection struct {
@@ -564,6 +570,18 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.ComplexityRoot.Delivery.Status(childComplexity), true
 
+	case "DeliveryAttempt.connectMs":
+		if e.ComplexityRoot.DeliveryAttempt.ConnectMs == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.ConnectMs(childComplexity), true
+	case "DeliveryAttempt.dnsMs":
+		if e.ComplexityRoot.DeliveryAttempt.DNSMs == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.DNSMs(childComplexity), true
 	case "DeliveryAttempt.durationMs":
 		if e.ComplexityRoot.DeliveryAttempt.DurationMs == nil {
 			break
@@ -576,12 +594,30 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.DeliveryAttempt.Error(childComplexity), true
+	case "DeliveryAttempt.firstByteMs":
+		if e.ComplexityRoot.DeliveryAttempt.FirstByteMs == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.FirstByteMs(childComplexity), true
+	case "DeliveryAttempt.nextAttemptAt":
+		if e.ComplexityRoot.DeliveryAttempt.NextAttemptAt == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.NextAttemptAt(childComplexity), true
 	case "DeliveryAttempt.number":
 		if e.ComplexityRoot.DeliveryAttempt.Number == nil {
 			break
 		}
 
 		return e.ComplexityRoot.DeliveryAttempt.Number(childComplexity), true
+	case "DeliveryAttempt.remoteAddress":
+		if e.ComplexityRoot.DeliveryAttempt.RemoteAddress == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.RemoteAddress(childComplexity), true
 	case "DeliveryAttempt.responseBody":
 		if e.ComplexityRoot.DeliveryAttempt.ResponseBody == nil {
 			break
@@ -600,6 +636,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.DeliveryAttempt.StatusCode(childComplexity), true
+	case "DeliveryAttempt.tlsMs":
+		if e.ComplexityRoot.DeliveryAttempt.TLSMs == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.TLSMs(childComplexity), true
 	case "DeliveryAttempt.trigger":
 		if e.ComplexityRoot.DeliveryAttempt.Trigger == nil {
 			break
@@ -1650,10 +1692,22 @@ type DeliveryAttempt {
   durationMs: Int!
   "The HTTP status that the receiver answered with; null if it gave none in time."
   statusCode: Int
+  "How long the look-up of the name took, in milliseconds; null where there was none, as on a connection that is used again."
+  dnsMs: Int
+  "How long the connection took, in milliseconds; null where none was made."
+  connectMs: Int
+  "How long the TLS handshake took, in milliseconds; null where there was none."
+  tlsMs: Int
+  "How long the first byte of the answer was in coming since the attempt began, in milliseconds; null if none came."
+  firstByteMs: Int
+  "The address that was connected to, host and port; null if there was no connection."
+  remoteAddress: String
   "Why it failed, in one word such as ` + "`" + `timeout` + "`" + ` or ` + "`" + `http_500` + "`" + `; null for a success."
   error: String
   "The first 16 KiB of the answer."
   responseBody: String
+  "When the next attempt was due, as this one left it; null if none was to follow."
+  nextAttemptAt: Time
 }
 
 "A page of deliveries, newest first."
@@ -2077,10 +2131,22 @@ func (ec *executionContext) childFields_DeliveryAttempt(ctx context.Context, fie
 		return ec.fieldContext_DeliveryAttempt_durationMs(ctx, field)
 	case "statusCode":
 		return ec.fieldContext_DeliveryAttempt_statusCode(ctx, field)
+	case "dnsMs":
+		return ec.fieldContext_DeliveryAttempt_dnsMs(ctx, field)
+	case "connectMs":
+		return ec.fieldContext_DeliveryAttempt_connectMs(ctx, field)
+	case "tlsMs":
+		return ec.fieldContext_DeliveryAttempt_tlsMs(ctx, field)
+	case "firstByteMs":
+		return ec.fieldContext_DeliveryAttempt_firstByteMs(ctx, field)
+	case "remoteAddress":
+		return ec.fieldContext_DeliveryAttempt_remoteAddress(ctx, field)
 	case "error":
 		return ec.fieldContext_DeliveryAttempt_error(ctx, field)
 	case "responseBody":
 		return ec.fieldContext_DeliveryAttempt_responseBody(ctx, field)
+	case "nextAttemptAt":
+		return ec.fieldContext_DeliveryAttempt_nextAttemptAt(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type DeliveryAttempt", field.Name)
 }
@@ -4017,6 +4083,121 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_statusCode(_ context.Co
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
+func (ec *executionContext) _DeliveryAttempt_dnsMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_dnsMs(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.DNSMs, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_dnsMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _DeliveryAttempt_connectMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_connectMs(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.ConnectMs, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_connectMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _DeliveryAttempt_tlsMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_tlsMs(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.TLSMs, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_tlsMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _DeliveryAttempt_firstByteMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_firstByteMs(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.FirstByteMs, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_firstByteMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _DeliveryAttempt_remoteAddress(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_remoteAddress(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.RemoteAddress, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_remoteAddress(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
 func (ec *executionContext) _DeliveryAttempt_error(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -4061,6 +4242,29 @@ func (ec *executionContext) _DeliveryAttempt_responseBody(ctx context.Context, f
 }
 func (ec *executionContext) fieldContext_DeliveryAttempt_responseBody(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _DeliveryAttempt_nextAttemptAt(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_nextAttemptAt(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.NextAttemptAt, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Time) graphql.Marshaler {
+			return ec.marshalOTime2ᚖparleyᚋstoreᚐTime(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_nextAttemptAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
 func (ec *executionContext) _DeliveryConnection_edges(ctx context.Context, field graphql.CollectedField, obj *store.DeliveryConnection) (ret graphql.Marshaler) {
@@ -8505,6 +8709,31 @@ func (ec *executionContext) _DeliveryAttempt(ctx context.Context, sel ast.Select
 			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
+		case "dnsMs":
+			out.Values[i] = ec._DeliveryAttempt_dnsMs(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "connectMs":
+			out.Values[i] = ec._DeliveryAttempt_connectMs(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "tlsMs":
+			out.Values[i] = ec._DeliveryAttempt_tlsMs(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "firstByteMs":
+			out.Values[i] = ec._DeliveryAttempt_firstByteMs(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "remoteAddress":
+			out.Values[i] = ec._DeliveryAttempt_remoteAddress(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
 		case "error":
 			out.Values[i] = ec._DeliveryAttempt_error(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
@@ -8512,6 +8741,11 @@ func (ec *executionContext) _DeliveryAttempt(ctx context.Context, sel ast.Select
 			}
 		case "responseBody":
 			out.Values[i] = ec._DeliveryAttempt_responseBody(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "nextAttemptAt":
+			out.Values[i] = ec._DeliveryAttempt_nextAttemptAt(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}

@@ -52,6 +52,18 @@ type Attempt struct {
 	StatusCode   *int           `bun:"status_code"`
 	Error        *string        `bun:"error"`         // why it failed; nil for a success
 	ResponseBody *string        `bun:"response_body"` // the first 16 KiB of the answer
+	Timings
+	NextAttemptAt *Time `bun:"next_attempt_at"` // when the next one was due, as this one left it
+}
+
+// Timings are what an attempt's time went into, each in milliseconds for itself: nil where it did not happen, as with a
+// connection that is used again. FirstByteMs counts from the attempt's start.
+type Timings struct {
+	DNSMs         *int    `bun:"dns_ms"`
+	ConnectMs     *int    `bun:"connect_ms"`
+	TLSMs         *int    `bun:"tls_ms"`
+	FirstByteMs   *int    `bun:"first_byte_ms"`
+	RemoteAddress *string `bun:"remote_address"` // who was connected to, host and port
 }
 
 // freshDelivery is a delivery whose event has no number yet.

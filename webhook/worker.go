@@ -344,7 +344,7 @@ func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) e
 	}
 	if v.status == store.Retrying {
 		next := w.cfg.Store.Now().Add(v.delay)
-		outcome.Next = &next
+		outcome.Next, made.NextAttemptAt = &next, &next
 	}
 	return ended{job: job, began: began, outcome: outcome}
 }
