@@ -27,6 +27,7 @@ type Settings struct {
 	DeliveryTimeout      time.Duration `name:"delivery-timeout" aliases:"parley-delivery-timeout" env:"PARLEY_DELIVERY_TIMEOUT" default:"10s" placeholder:"DURATION" help:"Total deadline of one delivery attempt, connect to last body byte (default: ${default})."`
 	DeliveryRetries      int           `name:"delivery-retries" aliases:"parley-delivery-retries" env:"PARLEY_DELIVERY_RETRIES" default:"2" placeholder:"N" help:"Automatic retries after the first attempt (default: ${default})."`
 	DeliveryBackoff      time.Duration `name:"delivery-backoff" aliases:"parley-delivery-backoff" env:"PARLEY_DELIVERY_BACKOFF" default:"5s" placeholder:"DURATION" help:"Delay before the first retry; each next one is 5 times longer, with a jitter of 20 % either way (default: ${default})."`
+	EndpointGrace        time.Duration `name:"endpoint-grace" aliases:"parley-endpoint-grace" env:"PARLEY_ENDPOINT_GRACE" default:"72h" placeholder:"DURATION" help:"An endpoint is disabled when its deliveries have failed for this long without one success (default: ${default})."`
 	SecretKey            string        `name:"secret-key" aliases:"parley-secret-key" env:"PARLEY_SECRET_KEY" default:"" placeholder:"BASE64" help:"32 bytes in base64: encrypts stored signing secrets and provider keys. Empty: a key file beside the SQLite database; required with postgres://."`
 	TurnTimeout          time.Duration `name:"turn-timeout" aliases:"parley-turn-timeout" env:"PARLEY_TURN_TIMEOUT" default:"60s" placeholder:"DURATION" help:"Deadline of one turn (default: ${default})."`
 	RateLimit            string        `name:"rate-limit" aliases:"parley-rate-limit" env:"PARLEY_RATE_LIMIT" default:"" placeholder:"N" help:"Requests a minute for each credential; empty: no limit."`
@@ -77,6 +78,7 @@ func (s *Settings) Validate() error {
 	check(s.DeliveryTimeout > 0 && s.DeliveryTimeout <= 10*time.Minute, "PARLEY_DELIVERY_TIMEOUT", "must be more than 0 and at most 10m")
 	check(s.DeliveryRetries >= 0 && s.DeliveryRetries <= 20, "PARLEY_DELIVERY_RETRIES", "must be between 0 and 20")
 	check(s.DeliveryBackoff > 0, "PARLEY_DELIVERY_BACKOFF", "must be more than 0")
+	check(s.EndpointGrace > 0, "PARLEY_ENDPOINT_GRACE", "must be more than 0")
 	check(s.TurnTimeout > 0, "PARLEY_TURN_TIMEOUT", "must be more than 0")
 	_, err = s.rateLimit()
 	check(err == nil, "PARLEY_RATE_LIMIT", "must be a whole number of requests a minute, at least 1")

@@ -173,6 +173,14 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 			p.worker.Changed(business)
 			p.stream.PublishDeliveries(business) // for the other replicas, and whoever watches
 		},
+		DeliveriesWaiting: func(business string, deliveries ...string) {
+			p.worker.Changed(business)
+			p.stream.PublishDeliveries(business) // for the other replicas, one of which may have the business's shard
+			if len(deliveries) > 0 {
+				p.stream.PublishDeliveries(business, deliveries...)
+			}
+		},
+		EndpointGrace: s.EndpointGrace,
 	}
 	if s.SecretKey != "" {
 		if config.Sealer, err = store.NewSealer(s.SecretKey); err != nil {

@@ -30,7 +30,7 @@ func Lease(timeout time.Duration) time.Duration { return 2*timeout + 10*time.Sec
 // attempt makes one attempt, under one deadline from the dial to the last byte of the answer.
 func (w *Worker) attempt(ctx context.Context, job *store.Job) (*store.Attempt, answer) {
 	start := time.Now()
-	made := &store.Attempt{DeliveryID: job.DeliveryID, Number: job.Attempts + 1, Trigger: store.TriggerAutomatic, StartedAt: store.At(start)}
+	made := &store.Attempt{DeliveryID: job.DeliveryID, Number: job.Attempts + 1, Trigger: job.Trigger, StartedAt: store.At(start)}
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
 	times := newTrace(start)
