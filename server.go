@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"parley/agent"
+	"parley/agent/anthropic"
 	"parley/agent/embedded"
 	"parley/agent/openai"
 	"parley/egress"
@@ -167,7 +168,8 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	}
 	config := store.Config{
 		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention, FirstLease: webhook.Lease(s.DeliveryTimeout),
-		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL), NewSecret: egress.NewSecret,
+		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL),
+		CheckSchema: agent.CheckSchema, CheckPrompt: agent.CheckPrompt, NewSecret: egress.NewSecret,
 		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Log: log,
 		EndpointsChanged: func(business string) {
 			p.worker.Changed(business)
@@ -193,14 +195,15 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 		Store: p.store, Stream: p.stream, Client: egress.NewClient(webhooks, 64), Timeout: s.DeliveryTimeout,
 		Policy: webhook.Policy{Retries: s.DeliveryRetries, Backoff: s.DeliveryBackoff}, Drain: drainLimit, NoPoll: s.noPolling, Log: log,
 	})
+	guarded, free := egress.NewClient(models, 64), egress.NewClient(operator, 64)
 	p.runner = agent.NewRunner(agent.Config{
-		Store: p.store, History: agent.NewLocalHistory(32 << 20), TurnTimeout: s.TurnTimeout, Log: log,
+		Store: p.store, History: agent.NewLocalHistory(32 << 20), TurnTimeout: s.TurnTimeout, Tools: egress.NewClient(models, 64), Log: log,
 		Models: map[store.ModelProvider]agent.Model{
 			store.ProviderEmbedded: embedded.New(embedded.Config{Latency: s.EmbeddedModelLatency}),
 			store.ProviderOpenAI: openai.New(openai.Config{
-				Client: egress.NewClient(models, 64), OperatorClient: egress.NewClient(operator, 64), BaseURL: s.OpenAIBaseURL, APIKey: s.OpenAIKey,
-				DefaultModel: s.OpenAIModel,
+				Client: guarded, OperatorClient: free, BaseURL: s.OpenAIBaseURL, APIKey: s.OpenAIKey, DefaultModel: s.OpenAIModel,
 			}),
+			store.ProviderAnthropic: anthropic.New(anthropic.Config{Client: guarded, OperatorClient: free, APIKey: s.AnthropicKey}),
 		},
 	})
 	if err := p.route(); err != nil {

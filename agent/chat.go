@@ -16,6 +16,10 @@ type ChatInput struct {
 	Metadata  *store.JSONObject // up to 16 KiB; kept with the message
 
 	IdempotencyKey *string
+
+	// Text, unless nil, is told the reply as it comes: all that it is told, one after the other, is the reply. It is called by
+	// Chat itself, and not after it has returned.
+	Text func(delta string)
 }
 
 const (
@@ -25,6 +29,9 @@ const (
 
 // NotImplemented is the reason of a refusal of what the contract names and this version does not do yet.
 const NotImplemented = "not_implemented"
+
+// InFlight is the reason of a refusal: the first request with the same idempotency key has not ended yet.
+const InFlight = "idempotency_in_flight"
 
 // Faults are all that is wrong with the input, with Loc below it, named as REST names the fields.
 func (in *ChatInput) Faults() store.Faults {
@@ -73,4 +80,10 @@ type ChatReply struct {
 	Status    store.RunStatus
 	Model     string
 	Usage     store.TokenUsage
+}
+
+// ChatDelta is a part of a reply as it comes, or the whole of it.
+type ChatDelta struct {
+	Text  *string
+	Reply *ChatReply
 }

@@ -8,5 +8,7 @@
 // The turns of one session run one after the other, in order of arrival: within the process by a queue, between processes
 // by the lock in SQL. A turn that has begun goes on without its caller: what the model says is kept, and its events sent.
 //
-// Models stand behind the interface Model, one package a provider below this one; server.go hands them in.
+// Models stand behind the interface Model, one package a provider below this one; server.go hands them in. Each call of one is
+// one request: whether a failed one is repeated, or the agent's fallback asked, is decided here alone (retry.go), and all of it
+// ends with the turn's deadline.
 package agent

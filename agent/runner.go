@@ -3,9 +3,9 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +20,7 @@ type Config struct {
 	Store       *store.Store
 	History     History
 	Models      map[store.ModelProvider]Model
+	Tools       *http.Client  // guarded: for addresses that a business set
 	TurnTimeout time.Duration // deadline of one turn
 	QueueWait   time.Duration // how long a turn waits for those before it; 0: 30 s
 	Log         *slog.Logger
@@ -41,6 +42,7 @@ type Runner struct {
 	cfg    Config
 	queue  *queue
 	line   *line
+	mcp    *mcpServers
 	turns  sync.WaitGroup
 	ctx    context.Context // of all turns: ends when they are interrupted
 	cancel context.CancelCauseFunc
@@ -65,7 +67,7 @@ func NewRunner(cfg Config) *Runner {
 	if cfg.QueueWait == 0 {
 		cfg.QueueWait = queueWait
 	}
-	r := &Runner{cfg: cfg, queue: newQueue(), line: newLine(cfg.Store), running: map[string]struct{}{}}
+	r := &Runner{cfg: cfg, queue: newQueue(), line: newLine(cfg.Store), mcp: &mcpServers{client: cfg.Tools, store: cfg.Store, log: cfg.Log}, running: map[string]struct{}{}}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.open, r.shut = context.WithCancel(context.Background())
 	return r
@@ -112,17 +114,23 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 		err   error
 	}
 	done := make(chan result, 1)
+	told := newTold(in.Text)
 	go func() {
 		defer r.turns.Done()
 		defer leave()
-		reply, err := r.turn(ctx, agent, in, place, deadline)
+		reply, err := r.turn(ctx, agent, in, told, place, deadline)
 		done <- result{reply, err}
 	}()
-	select {
-	case res := <-done:
-		return res.reply, res.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	for {
+		select {
+		case <-told.changed():
+			told.pass()
+		case res := <-done:
+			told.pass()
+			return res.reply, res.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 }
 
@@ -160,67 +168,6 @@ func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session str
 		return nil, store.ErrShuttingDown
 	}
 	return nil, store.ErrSessionBusy
-}
-
-// turn runs a turn from its first commit to its second. caller is looked at only until the first.
-func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, place *place, deadline time.Time) (*ChatReply, error) {
-	defer place.leave()
-	model := r.cfg.Models[agent.Model.Provider]
-	if model == nil {
-		return nil, fmt.Errorf("agent %s: no model for the provider %q", agent.ID, agent.Model.Provider)
-	}
-	key, err := r.cfg.Store.ModelKey(agent)
-	if err != nil {
-		return nil, err
-	}
-	turn, err := r.begin(caller, agent, in, place, deadline)
-	if err != nil {
-		return nil, err
-	}
-	defer r.keep(turn.Run.ID)()
-	ctx, cancel := context.WithTimeout(r.ctx, r.cfg.TurnTimeout)
-	defer cancel()
-	messages, err := r.recall(ctx, turn, in.SessionID == nil)
-	if err != nil {
-		return nil, r.fail(turn, fmt.Errorf("%w: %w", errHistory, err))
-	}
-	messages = append(messages[:len(messages):len(messages)], Message{Author: store.AuthorLead, Text: turn.Message.Text})
-	reply, err := generate(ctx, model, Request{Agent: agent, Channel: in.Channel, Messages: messages, APIKey: key})
-	if err != nil {
-		return nil, r.fail(turn, err)
-	}
-	var message *store.Message
-	err = r.insist(func() (err error) {
-		message, err = r.cfg.Store.FinishTurn(ctx, turn, reply.Text, reply.Model, reply.Usage)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("finish run %s: %w", turn.Run.ID, err)
-	}
-	messages = append(messages, Message{Author: store.AuthorAgent, Text: reply.Text})
-	messages = messages[max(0, len(messages)-historyLength):]
-	r.cfg.History.Remember(ctx, turn.SessionID, message.Sequence+1, messages) // the run's own event comes after its reply
-	return &ChatReply{
-		Reply: reply.Text, SessionID: turn.SessionID, MessageID: message.ID, RunID: turn.Run.ID, Channel: in.Channel,
-		Status: store.RunStatusFinished, Model: reply.Model, Usage: reply.Usage,
-	}, nil
-}
-
-// generate asks the model, and takes a panic or an empty reply of it for a failure.
-func generate(ctx context.Context, model Model, req Request) (reply Reply, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: panic: %v", ErrModelFailed, p)
-		}
-	}()
-	reply, err = model.Generate(ctx, req)
-	if err != nil {
-		return reply, err
-	}
-	if reply.Text = strings.ReplaceAll(reply.Text, "\x00", ""); strings.TrimSpace(reply.Text) == "" {
-		return reply, fmt.Errorf("%w: an empty reply", ErrModelFailed)
-	}
-	return reply, nil
 }
 
 // begin takes the session's lock, waiting for other replicas' turns that hold it, or came before.
@@ -289,53 +236,6 @@ func (r *Runner) insist(commit func() error) error {
 		case <-time.After(insistEvery):
 		}
 	}
-}
-
-// modelName is what a run says of its model before the model has answered.
-func modelName(agent *store.Agent) string {
-	name := string(agent.Model.Provider)
-	if agent.Model.Name != nil {
-		name += "/" + *agent.Model.Name
-	}
-	return name
-}
-
-// recall is what was said in the session before this turn.
-func (r *Runner) recall(ctx context.Context, turn *store.Turn, fresh bool) ([]Message, error) {
-	if fresh {
-		return nil, nil
-	}
-	if messages, ok := r.cfg.History.Recall(ctx, turn.SessionID, turn.History); ok {
-		return messages, nil
-	}
-	kept, err := r.cfg.Store.History(ctx, turn.SessionID, historyLength)
-	if err != nil {
-		return nil, err
-	}
-	messages := make([]Message, len(kept))
-	for i, m := range kept {
-		messages[i] = Message{Author: m.Author, Text: m.Text}
-	}
-	return messages, nil
-}
-
-// fail ends the run and says what the caller is told. The cause is logged here, and not shown.
-func (r *Runner) fail(turn *store.Turn, cause error) error {
-	class, told := store.RunModelFailed, store.Refuse(store.CodeModelFailed, "model_failed", "the agent's model failed: send the message again")
-	switch {
-	case errors.Is(context.Cause(r.ctx), errInterrupted):
-		class, told = store.RunInterrupted, store.ErrShuttingDown
-	case errors.Is(cause, errHistory):
-		class, told = store.RunInterrupted, store.ErrUnavailable
-	case errors.Is(cause, ErrModelTimeout) || errors.Is(cause, context.DeadlineExceeded):
-		class, told = store.RunModelTimeout, store.Refuse(store.CodeModelTimeout, "model_timeout", "the agent's model gave nothing in time: send the message again")
-	}
-	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", cause)
-	err := r.insist(func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class) })
-	if err != nil {
-		return fmt.Errorf("fail run %s: %w", turn.Run.ID, err)
-	}
-	return told
 }
 
 // Run keeps the turns alive that run or wait here, and ends the runs that a crash has left behind, here or elsewhere, until

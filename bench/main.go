@@ -13,7 +13,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	benches := map[string]func(context.Context, string) error{"chat": benchChat, "idle": benchIdle}
+	benches := map[string]func(context.Context, string) error{"chat": benchChat, "idle": benchIdle, "turn": benchTurn}
 	names := os.Args[1:]
 	if len(names) == 0 {
 		names = []string{"chat", "idle"}

@@ -10,10 +10,13 @@ import (
 // mayImport is the picture of docs/architecture.md: which packages of ours each may import. Change it only with a decision
 // record. Tests may import more.
 var mayImport = map[string][]string{
-	"parley":                    {"parley/agent", "parley/agent/embedded", "parley/agent/openai", "parley/egress", "parley/graph", "parley/rest", "parley/store", "parley/stream", "parley/webhook"},
+	"parley":                    {"parley/agent", "parley/agent/anthropic", "parley/agent/embedded", "parley/agent/openai", "parley/egress", "parley/graph", "parley/rest", "parley/store", "parley/stream", "parley/webhook"},
 	"parley/agent":              {"parley/agent/render", "parley/egress", "parley/store", "parley/stream"},
 	"parley/agent/embedded":     {"parley/agent", "parley/store"},
-	"parley/agent/openai":       {"parley/agent", "parley/egress", "parley/store"},
+	"parley/agent/openai":       {"parley/agent", "parley/agent/provider", "parley/store"},
+	"parley/agent/anthropic":    {"parley/agent", "parley/agent/provider", "parley/store"},
+	"parley/agent/provider":     {"parley/agent", "parley/store"},
+	"parley/agent/modeltest":    {"parley/agent", "parley/agent/provider", "parley/egress", "parley/store"},
 	"parley/agent/render":       {"parley/store"},
 	"parley/bench":              {},
 	"parley/e2e":                {},

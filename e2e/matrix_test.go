@@ -395,13 +395,16 @@ func (r *rig) run() string {
 	clients.Wait()
 
 	// What the database holds in the end is what everyone must have been told of.
-	all := map[string]bool{}
+	all, ends := map[string]bool{}, map[string]int{}
 	after := any(nil)
 	for more := true; more; {
-		page := at(r.servers[0].query(token, `query($after: String) { events(first: 100, after: $after) { nodes { id } pageInfo { hasNextPage endCursor } } }`,
+		page := at(r.servers[0].query(token, `query($after: String) { events(first: 100, after: $after) { nodes { id type runId } pageInfo { hasNextPage endCursor } } }`,
 			object{"after": after}), "events")
 		for _, e := range at(page, "nodes").([]any) {
 			all[at(e, "id").(string)] = true
+			if run, ok := at(e, "runId").(string); ok && at(e, "type") != "MESSAGE_CREATED" {
+				ends[run]++
+			}
 		}
 		more, after = at(page, "pageInfo", "hasNextPage") == true, at(page, "pageInfo", "endCursor")
 	}
@@ -417,6 +420,11 @@ func (r *rig) run() string {
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for run, n := range ends {
+		if n != 1 {
+			r.t.Errorf("run %s ended %d times", run, n)
+		}
+	}
 	for _, id := range r.acknowledged {
 		if !r.messages[id] {
 			r.t.Errorf("the reply %s was given to a client, and never sent", id)

@@ -30,3 +30,24 @@ func NewClient(guard *Guard, inFlight int) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
+
+// WithHeaders is a client that sends these headers with each request, in the place of the request's own of the same name.
+func WithHeaders(client *http.Client, headers map[string]string) *http.Client {
+	out := *client
+	out.Transport = withHeaders{client.Transport, headers}
+	return &out
+}
+
+type withHeaders struct {
+	next    http.RoundTripper
+	headers map[string]string
+}
+
+// RoundTrip implements http.RoundTripper, which must leave the request as it is.
+func (w withHeaders) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	for name, value := range w.headers {
+		req.Header.Set(name, value)
+	}
+	return w.next.RoundTrip(req)
+}

@@ -50,10 +50,12 @@ type ComplexityRoot struct {
 		CreatedAt       func(childComplexity int) int
 		ID              func(childComplexity int) int
 		Knowledge       func(childComplexity int) int
+		McpServers      func(childComplexity int) int
 		Model           func(childComplexity int) int
 		Name            func(childComplexity int) int
 		OnConcurrent    func(childComplexity int) int
 		Prompt          func(childComplexity int) int
+		Tools           func(childComplexity int) int
 		UpdatedAt       func(childComplexity int) int
 		WebhookEndpoint func(childComplexity int) int
 		WebhookURL      func(childComplexity int) int
@@ -79,6 +81,11 @@ type ComplexityRoot struct {
 		Channel      func(childComplexity int) int
 		Instructions func(childComplexity int) int
 		MaxLength    func(childComplexity int) int
+	}
+
+	ChatDelta struct {
+		Reply func(childComplexity int) int
+		Text  func(childComplexity int) int
 	}
 
 	ChatReply struct {
@@ -174,8 +181,16 @@ type ComplexityRoot struct {
 		Number func(childComplexity int) int
 	}
 
+	McpServer struct {
+		HeaderNames    func(childComplexity int) int
+		Name           func(childComplexity int) int
+		TimeoutSeconds func(childComplexity int) int
+		URL            func(childComplexity int) int
+	}
+
 	Model struct {
 		BaseURL         func(childComplexity int) int
+		Fallback        func(childComplexity int) int
 		HasAPIKey       func(childComplexity int) int
 		MaxOutputTokens func(childComplexity int) int
 		Name            func(childComplexity int) int
@@ -238,6 +253,7 @@ type ComplexityRoot struct {
 	}
 
 	Subscription struct {
+		Chat       func(childComplexity int, input agent.ChatInput) int
 		Deliveries func(childComplexity int, endpointID *string) int
 		Events     func(childComplexity int, filter *store.EventFilter, after *string) int
 	}
@@ -247,6 +263,18 @@ type ComplexityRoot struct {
 		OutputTokens func(childComplexity int) int
 		Source       func(childComplexity int) int
 		TotalTokens  func(childComplexity int) int
+	}
+
+	Tool struct {
+		Description      func(childComplexity int) int
+		HeaderNames      func(childComplexity int) int
+		Method           func(childComplexity int) int
+		Name             func(childComplexity int) int
+		Parameters       func(childComplexity int) int
+		RequiresApproval func(childComplexity int) int
+		TimeoutSeconds   func(childComplexity int) int
+		Triggers         func(childComplexity int) int
+		URL              func(childComplexity int) int
 	}
 
 	Viewer struct {
@@ -322,6 +350,7 @@ type QueryResolver interface {
 type SubscriptionResolver interface {
 	Events(ctx context.Context, filter *store.EventFilter, after *string) (<-chan *store.Edge[*store.Event], error)
 	Deliveries(ctx context.Context, endpointID *string) (<-chan *store.Delivery, error)
+	Chat(ctx context.Context, input agent.ChatInput) (<-chan *agent.ChatDelta, error)
 }
 type TokenUsageResolver interface {
 	Source(ctx context.Context, obj *store.TokenUsage) (string, error)
@@ -382,6 +411,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Agent.Knowledge(childComplexity), true
+	case "Agent.mcpServers":
+		if e.ComplexityRoot.Agent.McpServers == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Agent.McpServers(childComplexity), true
 	case "Agent.model":
 		if e.ComplexityRoot.Agent.Model == nil {
 			break
@@ -406,6 +441,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Agent.Prompt(childComplexity), true
+	case "Agent.tools":
+		if e.ComplexityRoot.Agent.Tools == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Agent.Tools(childComplexity), true
 	case "Agent.updatedAt":
 		if e.ComplexityRoot.Agent.UpdatedAt == nil {
 			break
@@ -488,6 +529,19 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.ChannelProfile.MaxLength(childComplexity), true
+
+	case "ChatDelta.reply":
+		if e.ComplexityRoot.ChatDelta.Reply == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ChatDelta.Reply(childComplexity), true
+	case "ChatDelta.text":
+		if e.ComplexityRoot.ChatDelta.Text == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ChatDelta.Text(childComplexity), true
 
 	case "ChatReply.channel":
 		if e.ComplexityRoot.ChatReply.Channel == nil {
@@ -860,12 +914,43 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.ComplexityRoot.LeadContact.Number(childComplexity), true
 
+	case "McpServer.headerNames":
+		if e.ComplexityRoot.McpServer.HeaderNames == nil {
+			break
+		}
+
+		return e.ComplexityRoot.McpServer.HeaderNames(childComplexity), true
+	case "McpServer.name":
+		if e.ComplexityRoot.McpServer.Name == nil {
+			break
+		}
+
+		return e.ComplexityRoot.McpServer.Name(childComplexity), true
+	case "McpServer.timeoutSeconds":
+		if e.ComplexityRoot.McpServer.TimeoutSeconds == nil {
+			break
+		}
+
+		return e.ComplexityRoot.McpServer.TimeoutSeconds(childComplexity), true
+	case "McpServer.url":
+		if e.ComplexityRoot.McpServer.URL == nil {
+			break
+		}
+
+		return e.ComplexityRoot.McpServer.URL(childComplexity), true
+
 	case "Model.baseUrl":
 		if e.ComplexityRoot.Model.BaseURL == nil {
 			break
 		}
 
 		return e.ComplexityRoot.Model.BaseURL(childComplexity), true
+	case "Model.fallback":
+		if e.ComplexityRoot.Model.Fallback == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Model.Fallback(childComplexity), true
 	case "Model.hasApiKey":
 		if e.ComplexityRoot.Model.HasAPIKey == nil {
 			break
@@ -1227,6 +1312,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.ComplexityRoot.RotateWebhookSecretPayload.Secret(childComplexity), true
 
+	case "Subscription.chat":
+		if e.ComplexityRoot.Subscription.Chat == nil {
+			break
+		}
+
+		args, err := ec.field_Subscription_chat_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.ComplexityRoot.Subscription.Chat(childComplexity, args["input"].(agent.ChatInput)), true
 	case "Subscription.deliveries":
 		if e.ComplexityRoot.Subscription.Deliveries == nil {
 			break
@@ -1274,6 +1370,61 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.TokenUsage.TotalTokens(childComplexity), true
+
+	case "Tool.description":
+		if e.ComplexityRoot.Tool.Description == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Tool.Description(childComplexity), true
+	case "Tool.headerNames":
+		if e.ComplexityRoot.Tool.HeaderNames == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Tool.HeaderNames(childComplexity), true
+	case "Tool.method":
+		if e.ComplexityRoot.Tool.Method == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Tool.Method(childComplexity), true
+	case "Tool.name":
+		if e.ComplexityRoot.Tool.Name == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Tool.Name(childComplexity), true
+	case "Tool.parameters":
+		if e.ComplexityRoot.Tool.Parameters == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Tool.Parameters(childComplexity), true
+	case "Tool.requiresApproval":
+		if e.ComplexityRoot.Tool.RequiresApproval == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Tool.RequiresApproval(childComplexity), true
+	case "Tool.timeoutSeconds":
+		if e.ComplexityRoot.Tool.TimeoutSeconds == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Tool.TimeoutSeconds(childComplexity), true
+	case "Tool.triggers":
+		if e.ComplexityRoot.Tool.Triggers == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Tool.Triggers(childComplexity), true
+	case "Tool.url":
+		if e.ComplexityRoot.Tool.URL == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Tool.URL(childComplexity), true
 
 	case "Viewer.business":
 		if e.ComplexityRoot.Viewer.Business == nil {
@@ -1368,7 +1519,9 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 		ec.unmarshalInputCreateWebhookEndpointInput,
 		ec.unmarshalInputEventFilter,
 		ec.unmarshalInputKnowledgeInput,
+		ec.unmarshalInputMcpServerInput,
 		ec.unmarshalInputModelInput,
+		ec.unmarshalInputToolInput,
 		ec.unmarshalInputUpdateWebhookEndpointInput,
 	)
 	first := true
@@ -1632,6 +1785,10 @@ type Agent {
   model: Model!
   "The snippets that it may answer from."
   knowledge: [Knowledge!]!
+  "What its model may call."
+  tools: [Tool!]!
+  "The servers whose tools it may call, too."
+  mcpServers: [McpServer!]!
   "What it is told for single channels besides."
   channelProfiles: [ChannelProfile!]!
   "Where its communication events are sent, if anywhere."
@@ -1644,6 +1801,40 @@ type Agent {
   createdAt: Time!
   "When it was last changed."
   updatedAt: Time!
+}
+
+"An HTTP endpoint of the business that an agent's model may call."
+type Tool {
+  "Its name, as the model calls it."
+  name: String!
+  "What it is for, as the model is told."
+  description: String!
+  "The JSON Schema of its arguments."
+  parameters: JSONObject!
+  "Where it is called."
+  url: String!
+  "With which HTTP method. The arguments are the JSON body, or with GET the query."
+  method: String!
+  "The names of the headers that are sent along. Their values are secrets, and never shown."
+  headerNames: [String!]!
+  "How long it may take, in seconds."
+  timeoutSeconds: Int!
+  "Whether a person must consent to each call."
+  requiresApproval: Boolean!
+  "The words at which the embedded model calls it."
+  triggers: [String!]!
+}
+
+"A server of the Model Context Protocol (streamable HTTP). Its tools are offered to the model as ` + "`" + `name_tool` + "`" + `."
+type McpServer {
+  "What its tools' names begin with."
+  name: String!
+  "Where it is."
+  url: String!
+  "The names of the headers that are sent along. Their values are secrets, and never shown."
+  headerNames: [String!]!
+  "How long a call may take, in seconds."
+  timeoutSeconds: Int!
 }
 
 "The language model of an agent. What is null is the provider's default."
@@ -1662,6 +1853,8 @@ type Model {
   maxOutputTokens: Int
   "How long it may think, in seconds; a turn's own deadline still holds."
   timeoutSeconds: Int
+  "What answers when this one fails."
+  fallback: Model
 }
 
 "A snippet that an agent may answer from."
@@ -2001,6 +2194,10 @@ input AgentInput {
   model: ModelInput
   "The snippets that it may answer from: all of them."
   knowledge: [KnowledgeInput!]
+  "What its model may call: all of them."
+  tools: [ToolInput!]
+  "The servers whose tools it may call, too: all of them."
+  mcpServers: [McpServerInput!]
   "What it is told for single channels: all of them."
   channelProfiles: [ChannelProfileInput!]
   "Where its communication events are sent; null takes it away."
@@ -2025,6 +2222,42 @@ input ModelInput {
   maxOutputTokens: Int
   "How long it may think, in seconds."
   timeoutSeconds: Int
+  "What answers when this one fails. It has no fallback of its own."
+  fallback: ModelInput
+}
+
+"An HTTP endpoint that an agent's model may call."
+input ToolInput {
+  "Its name: 1 to 64 letters, digits, _ or -."
+  name: String!
+  "What it is for: the model decides by this."
+  description: String!
+  "The JSON Schema of its arguments, which are an object. It may refer only to itself."
+  parameters: JSONObject!
+  "Where it is called: https, and a public host."
+  url: String!
+  "GET, POST, PUT, PATCH or DELETE. The arguments are the JSON body, or with GET the query."
+  method: String = "POST"
+  "Headers to send along, an object of texts. Left out, they are kept as long as name and address stay the same."
+  headers: JSONObject
+  "How long it may take, in seconds: 1 to 120."
+  timeoutSeconds: Int = 10
+  "Whether a person must consent to each call."
+  requiresApproval: Boolean = false
+  "Words at which the embedded model calls it: it cannot judge by itself."
+  triggers: [String!]
+}
+
+"A server of the Model Context Protocol (streamable HTTP)."
+input McpServerInput {
+  "What its tools' names begin with: 1 to 20 letters, digits or -."
+  name: String!
+  "Where it is: https, and a public host."
+  url: String!
+  "Headers to send along, an object of texts. Left out, they are kept as long as name and address stay the same."
+  headers: JSONObject
+  "How long a call may take, in seconds: 1 to 120."
+  timeoutSeconds: Int = 10
 }
 
 "A snippet that an agent may answer from."
@@ -2193,6 +2426,19 @@ type Subscription {
     "Only those to this endpoint."
     endpointId: ID
   ): Delivery!
+  "Says something to an agent, and tells its reply as it comes, then whole. The turn goes on if the subscription ends; the same idempotencyKey joins it, or gets its reply."
+  chat(
+    "What is said. It needs an idempotencyKey: clients subscribe again by themselves."
+    input: ChatInput!
+  ): ChatDelta!
+}
+
+"A part of a reply as it comes, or the whole of it."
+type ChatDelta {
+  "The next part of the text; null in the last one."
+  text: String
+  "The whole reply: in the last one alone."
+  reply: ChatReply
 }
 `, BuiltIn: false},
 }
@@ -2214,6 +2460,10 @@ func (ec *executionContext) childFields_Agent(ctx context.Context, field graphql
 		return ec.fieldContext_Agent_model(ctx, field)
 	case "knowledge":
 		return ec.fieldContext_Agent_knowledge(ctx, field)
+	case "tools":
+		return ec.fieldContext_Agent_tools(ctx, field)
+	case "mcpServers":
+		return ec.fieldContext_Agent_mcpServers(ctx, field)
 	case "channelProfiles":
 		return ec.fieldContext_Agent_channelProfiles(ctx, field)
 	case "webhookUrl":
@@ -2272,6 +2522,16 @@ func (ec *executionContext) childFields_ChannelProfile(ctx context.Context, fiel
 		return ec.fieldContext_ChannelProfile_maxLength(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type ChannelProfile", field.Name)
+}
+
+func (ec *executionContext) childFields_ChatDelta(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "text":
+		return ec.fieldContext_ChatDelta_text(ctx, field)
+	case "reply":
+		return ec.fieldContext_ChatDelta_reply(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type ChatDelta", field.Name)
 }
 
 func (ec *executionContext) childFields_ChatReply(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -2460,6 +2720,20 @@ func (ec *executionContext) childFields_LeadContact(ctx context.Context, field g
 	return nil, fmt.Errorf("no field named %q was found under type LeadContact", field.Name)
 }
 
+func (ec *executionContext) childFields_McpServer(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "name":
+		return ec.fieldContext_McpServer_name(ctx, field)
+	case "url":
+		return ec.fieldContext_McpServer_url(ctx, field)
+	case "headerNames":
+		return ec.fieldContext_McpServer_headerNames(ctx, field)
+	case "timeoutSeconds":
+		return ec.fieldContext_McpServer_timeoutSeconds(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type McpServer", field.Name)
+}
+
 func (ec *executionContext) childFields_Model(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "provider":
@@ -2476,6 +2750,8 @@ func (ec *executionContext) childFields_Model(ctx context.Context, field graphql
 		return ec.fieldContext_Model_maxOutputTokens(ctx, field)
 	case "timeoutSeconds":
 		return ec.fieldContext_Model_timeoutSeconds(ctx, field)
+	case "fallback":
+		return ec.fieldContext_Model_fallback(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type Model", field.Name)
 }
@@ -2544,6 +2820,30 @@ func (ec *executionContext) childFields_TokenUsage(ctx context.Context, field gr
 		return ec.fieldContext_TokenUsage_source(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type TokenUsage", field.Name)
+}
+
+func (ec *executionContext) childFields_Tool(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "name":
+		return ec.fieldContext_Tool_name(ctx, field)
+	case "description":
+		return ec.fieldContext_Tool_description(ctx, field)
+	case "parameters":
+		return ec.fieldContext_Tool_parameters(ctx, field)
+	case "url":
+		return ec.fieldContext_Tool_url(ctx, field)
+	case "method":
+		return ec.fieldContext_Tool_method(ctx, field)
+	case "headerNames":
+		return ec.fieldContext_Tool_headerNames(ctx, field)
+	case "timeoutSeconds":
+		return ec.fieldContext_Tool_timeoutSeconds(ctx, field)
+	case "requiresApproval":
+		return ec.fieldContext_Tool_requiresApproval(ctx, field)
+	case "triggers":
+		return ec.fieldContext_Tool_triggers(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type Tool", field.Name)
 }
 
 func (ec *executionContext) childFields_Viewer(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -3084,6 +3384,20 @@ func (ec *executionContext) field_Query_webhookEndpoint_args(ctx context.Context
 	return args, nil
 }
 
+func (ec *executionContext) field_Subscription_chat_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (agent.ChatInput, error) {
+			return ec.unmarshalNChatInput2parleyᚋagentᚐChatInput(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
 func (ec *executionContext) field_Subscription_deliveries_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -3338,6 +3652,70 @@ func (ec *executionContext) fieldContext_Agent_knowledge(_ context.Context, fiel
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return ec.childFields_Knowledge(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Agent_tools(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Agent_tools(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Tools, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []store.Tool) graphql.Marshaler {
+			return ec.marshalNTool2ᚕparleyᚋstoreᚐToolᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Agent_tools(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Agent",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Tool(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Agent_mcpServers(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Agent_mcpServers(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.McpServers, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []store.McpServer) graphql.Marshaler {
+			return ec.marshalNMcpServer2ᚕparleyᚋstoreᚐMcpServerᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Agent_mcpServers(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Agent",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_McpServer(ctx, field)
 		},
 	}
 	return fc, nil
@@ -3786,6 +4164,61 @@ func (ec *executionContext) _ChannelProfile_maxLength(ctx context.Context, field
 }
 func (ec *executionContext) fieldContext_ChannelProfile_maxLength(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChannelProfile", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _ChatDelta_text(ctx context.Context, field graphql.CollectedField, obj *agent.ChatDelta) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ChatDelta_text(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Text, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_ChatDelta_text(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ChatDelta", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _ChatDelta_reply(ctx context.Context, field graphql.CollectedField, obj *agent.ChatDelta) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ChatDelta_reply(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Reply, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *agent.ChatReply) graphql.Marshaler {
+			return ec.marshalOChatReply2ᚖparleyᚋagentᚐChatReply(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_ChatDelta_reply(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ChatDelta",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_ChatReply(ctx, field)
+		},
+	}
+	return fc, nil
 }
 
 func (ec *executionContext) _ChatReply_reply(ctx context.Context, field graphql.CollectedField, obj *agent.ChatReply) (ret graphql.Marshaler) {
@@ -5363,6 +5796,98 @@ func (ec *executionContext) fieldContext_LeadContact_name(_ context.Context, fie
 	return graphql.NewScalarFieldContext("LeadContact", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
+func (ec *executionContext) _McpServer_name(ctx context.Context, field graphql.CollectedField, obj *store.McpServer) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_McpServer_name(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_McpServer_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("McpServer", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _McpServer_url(ctx context.Context, field graphql.CollectedField, obj *store.McpServer) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_McpServer_url(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.URL, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_McpServer_url(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("McpServer", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _McpServer_headerNames(ctx context.Context, field graphql.CollectedField, obj *store.McpServer) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_McpServer_headerNames(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.HeaderNames, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []string) graphql.Marshaler {
+			return ec.marshalNString2ᚕstringᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_McpServer_headerNames(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("McpServer", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _McpServer_timeoutSeconds(ctx context.Context, field graphql.CollectedField, obj *store.McpServer) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_McpServer_timeoutSeconds(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.TimeoutSeconds, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_McpServer_timeoutSeconds(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("McpServer", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
 func (ec *executionContext) _Model_provider(ctx context.Context, field graphql.CollectedField, obj *store.Model) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -5522,6 +6047,38 @@ func (ec *executionContext) _Model_timeoutSeconds(ctx context.Context, field gra
 }
 func (ec *executionContext) fieldContext_Model_timeoutSeconds(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _Model_fallback(ctx context.Context, field graphql.CollectedField, obj *store.Model) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Model_fallback(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Fallback, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Model) graphql.Marshaler {
+			return ec.marshalOModel2ᚖparleyᚋstoreᚐModel(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Model_fallback(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Model",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Model(ctx, field)
+		},
+	}
+	return fc, nil
 }
 
 func (ec *executionContext) _Mutation_chat(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
@@ -6967,6 +7524,50 @@ func (ec *executionContext) fieldContext_Subscription_deliveries(ctx context.Con
 	return fc, nil
 }
 
+func (ec *executionContext) _Subscription_chat(ctx context.Context, field graphql.CollectedField) (ret func(ctx context.Context) graphql.Marshaler) {
+	return graphql.ResolveFieldStream(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Subscription_chat(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Subscription().Chat(ctx, fc.Args["input"].(agent.ChatInput))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *agent.ChatDelta) graphql.Marshaler {
+			return ec.marshalNChatDelta2ᚖparleyᚋagentᚐChatDelta(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Subscription_chat(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Subscription",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_ChatDelta(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Subscription_chat_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _TokenUsage_inputTokens(ctx context.Context, field graphql.CollectedField, obj *store.TokenUsage) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -7057,6 +7658,213 @@ func (ec *executionContext) _TokenUsage_source(ctx context.Context, field graphq
 }
 func (ec *executionContext) fieldContext_TokenUsage_source(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("TokenUsage", field, true, true, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Tool_name(ctx context.Context, field graphql.CollectedField, obj *store.Tool) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Tool_name(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Tool_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Tool", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Tool_description(ctx context.Context, field graphql.CollectedField, obj *store.Tool) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Tool_description(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Description, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Tool_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Tool", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Tool_parameters(ctx context.Context, field graphql.CollectedField, obj *store.Tool) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Tool_parameters(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Parameters, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v store.JSONObject) graphql.Marshaler {
+			return ec.marshalNJSONObject2parleyᚋstoreᚐJSONObject(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Tool_parameters(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Tool", field, false, false, errors.New("field of type JSONObject does not have child fields"))
+}
+
+func (ec *executionContext) _Tool_url(ctx context.Context, field graphql.CollectedField, obj *store.Tool) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Tool_url(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.URL, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Tool_url(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Tool", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Tool_method(ctx context.Context, field graphql.CollectedField, obj *store.Tool) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Tool_method(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Method, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Tool_method(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Tool", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Tool_headerNames(ctx context.Context, field graphql.CollectedField, obj *store.Tool) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Tool_headerNames(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.HeaderNames, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []string) graphql.Marshaler {
+			return ec.marshalNString2ᚕstringᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Tool_headerNames(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Tool", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Tool_timeoutSeconds(ctx context.Context, field graphql.CollectedField, obj *store.Tool) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Tool_timeoutSeconds(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.TimeoutSeconds, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Tool_timeoutSeconds(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Tool", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _Tool_requiresApproval(ctx context.Context, field graphql.CollectedField, obj *store.Tool) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Tool_requiresApproval(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.RequiresApproval, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Tool_requiresApproval(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Tool", field, false, false, errors.New("field of type Boolean does not have child fields"))
+}
+
+func (ec *executionContext) _Tool_triggers(ctx context.Context, field graphql.CollectedField, obj *store.Tool) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Tool_triggers(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Triggers, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []string) graphql.Marshaler {
+			return ec.marshalNString2ᚕstringᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Tool_triggers(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Tool", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
 func (ec *executionContext) _Viewer_business(ctx context.Context, field graphql.CollectedField, obj *store.Viewer) (ret graphql.Marshaler) {
@@ -8444,7 +9252,7 @@ func (ec *executionContext) unmarshalInputAgentInput(ctx context.Context, obj an
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"name", "prompt", "model", "knowledge", "channelProfiles", "webhookUrl", "onConcurrent"}
+	fieldsInOrder := [...]string{"name", "prompt", "model", "knowledge", "tools", "mcpServers", "channelProfiles", "webhookUrl", "onConcurrent"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -8479,6 +9287,20 @@ func (ec *executionContext) unmarshalInputAgentInput(ctx context.Context, obj an
 				return it, err
 			}
 			it.Knowledge = data
+		case "tools":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("tools"))
+			data, err := ec.unmarshalOToolInput2ᚕparleyᚋstoreᚐToolInputᚄ(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Tools = data
+		case "mcpServers":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("mcpServers"))
+			data, err := ec.unmarshalOMcpServerInput2ᚕparleyᚋstoreᚐMcpServerInputᚄ(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.McpServers = data
 		case "channelProfiles":
 			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("channelProfiles"))
 			data, err := ec.unmarshalOChannelProfileInput2ᚕparleyᚋstoreᚐChannelProfileᚄ(ctx, v)
@@ -8748,6 +9570,61 @@ func (ec *executionContext) unmarshalInputKnowledgeInput(ctx context.Context, ob
 	return it, nil
 }
 
+func (ec *executionContext) unmarshalInputMcpServerInput(ctx context.Context, obj any) (store.McpServerInput, error) {
+	var it store.McpServerInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	if _, present := asMap["timeoutSeconds"]; !present {
+		asMap["timeoutSeconds"] = 10
+	}
+
+	fieldsInOrder := [...]string{"name", "url", "headers", "timeoutSeconds"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("name"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Name = data
+		case "url":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("url"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.URL = data
+		case "headers":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("headers"))
+			data, err := ec.unmarshalOJSONObject2ᚖparleyᚋstoreᚐJSONObject(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Headers = data
+		case "timeoutSeconds":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("timeoutSeconds"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.TimeoutSeconds = data
+		}
+	}
+	return it, nil
+}
+
 func (ec *executionContext) unmarshalInputModelInput(ctx context.Context, obj any) (store.ModelInput, error) {
 	var it store.ModelInput
 	if obj == nil {
@@ -8759,7 +9636,7 @@ func (ec *executionContext) unmarshalInputModelInput(ctx context.Context, obj an
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"provider", "name", "baseUrl", "apiKey", "temperature", "maxOutputTokens", "timeoutSeconds"}
+	fieldsInOrder := [...]string{"provider", "name", "baseUrl", "apiKey", "temperature", "maxOutputTokens", "timeoutSeconds", "fallback"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -8815,6 +9692,109 @@ func (ec *executionContext) unmarshalInputModelInput(ctx context.Context, obj an
 				return it, err
 			}
 			it.TimeoutSeconds = data
+		case "fallback":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("fallback"))
+			data, err := ec.unmarshalOModelInput2ᚖparleyᚋstoreᚐModelInput(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Fallback = data
+		}
+	}
+	return it, nil
+}
+
+func (ec *executionContext) unmarshalInputToolInput(ctx context.Context, obj any) (store.ToolInput, error) {
+	var it store.ToolInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	if _, present := asMap["method"]; !present {
+		asMap["method"] = "POST"
+	}
+	if _, present := asMap["timeoutSeconds"]; !present {
+		asMap["timeoutSeconds"] = 10
+	}
+	if _, present := asMap["requiresApproval"]; !present {
+		asMap["requiresApproval"] = false
+	}
+
+	fieldsInOrder := [...]string{"name", "description", "parameters", "url", "method", "headers", "timeoutSeconds", "requiresApproval", "triggers"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("name"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Name = data
+		case "description":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("description"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Description = data
+		case "parameters":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("parameters"))
+			data, err := ec.unmarshalNJSONObject2parleyᚋstoreᚐJSONObject(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Parameters = data
+		case "url":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("url"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.URL = data
+		case "method":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("method"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Method = data
+		case "headers":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("headers"))
+			data, err := ec.unmarshalOJSONObject2ᚖparleyᚋstoreᚐJSONObject(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Headers = data
+		case "timeoutSeconds":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("timeoutSeconds"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.TimeoutSeconds = data
+		case "requiresApproval":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("requiresApproval"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.RequiresApproval = data
+		case "triggers":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("triggers"))
+			data, err := ec.unmarshalOString2ᚕstringᚄ(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Triggers = data
 		}
 	}
 	return it, nil
@@ -8906,6 +9886,16 @@ func (ec *executionContext) _Agent(ctx context.Context, sel ast.SelectionSet, ob
 			}
 		case "knowledge":
 			out.Values[i] = ec._Agent_knowledge(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "tools":
+			out.Values[i] = ec._Agent_tools(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "mcpServers":
+			out.Values[i] = ec._Agent_mcpServers(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				atomic.AddUint32(&out.Invalids, 1)
 			}
@@ -9151,6 +10141,49 @@ func (ec *executionContext) _ChannelProfile(ctx context.Context, sel ast.Selecti
 			}
 		case "maxLength":
 			out.Values[i] = ec._ChannelProfile_maxLength(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
+var chatDeltaImplementors = []string{"ChatDelta"}
+
+func (ec *executionContext) _ChatDelta(ctx context.Context, sel ast.SelectionSet, obj *agent.ChatDelta) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, chatDeltaImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ChatDelta")
+		case "text":
+			out.Values[i] = ec._ChatDelta_text(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "reply":
+			out.Values[i] = ec._ChatDelta_reply(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
@@ -10168,6 +11201,59 @@ func (ec *executionContext) _LeadContact(ctx context.Context, sel ast.SelectionS
 	return out
 }
 
+var mcpServerImplementors = []string{"McpServer"}
+
+func (ec *executionContext) _McpServer(ctx context.Context, sel ast.SelectionSet, obj *store.McpServer) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, mcpServerImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("McpServer")
+		case "name":
+			out.Values[i] = ec._McpServer_name(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "url":
+			out.Values[i] = ec._McpServer_url(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "headerNames":
+			out.Values[i] = ec._McpServer_headerNames(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "timeoutSeconds":
+			out.Values[i] = ec._McpServer_timeoutSeconds(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
 var modelImplementors = []string{"Model"}
 
 func (ec *executionContext) _Model(ctx context.Context, sel ast.SelectionSet, obj *store.Model) graphql.Marshaler {
@@ -10212,6 +11298,11 @@ func (ec *executionContext) _Model(ctx context.Context, sel ast.SelectionSet, ob
 			}
 		case "timeoutSeconds":
 			out.Values[i] = ec._Model_timeoutSeconds(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "fallback":
+			out.Values[i] = ec._Model_fallback(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
@@ -10830,6 +11921,8 @@ func (ec *executionContext) _Subscription(ctx context.Context, sel ast.Selection
 		return ec._Subscription_events(ctx, fields[0])
 	case "deliveries":
 		return ec._Subscription_deliveries(ctx, fields[0])
+	case "chat":
+		return ec._Subscription_chat(ctx, fields[0])
 	default:
 		panic("unknown field " + strconv.Quote(fields[0].Name))
 	}
@@ -10900,6 +11993,84 @@ func (ec *executionContext) _TokenUsage(ctx context.Context, sel ast.SelectionSe
 			}
 
 			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
+var toolImplementors = []string{"Tool"}
+
+func (ec *executionContext) _Tool(ctx context.Context, sel ast.SelectionSet, obj *store.Tool) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, toolImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("Tool")
+		case "name":
+			out.Values[i] = ec._Tool_name(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "description":
+			out.Values[i] = ec._Tool_description(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "parameters":
+			out.Values[i] = ec._Tool_parameters(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "url":
+			out.Values[i] = ec._Tool_url(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "method":
+			out.Values[i] = ec._Tool_method(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "headerNames":
+			out.Values[i] = ec._Tool_headerNames(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "timeoutSeconds":
+			out.Values[i] = ec._Tool_timeoutSeconds(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "requiresApproval":
+			out.Values[i] = ec._Tool_requiresApproval(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "triggers":
+			out.Values[i] = ec._Tool_triggers(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -11737,6 +12908,16 @@ func (ec *executionContext) unmarshalNChannelProfileInput2parleyᚋstoreᚐChann
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
+func (ec *executionContext) marshalNChatDelta2ᚖparleyᚋagentᚐChatDelta(ctx context.Context, sel ast.SelectionSet, v *agent.ChatDelta) graphql.Marshaler {
+	if v == nil {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+		return graphql.Null
+	}
+	return ec._ChatDelta(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalNChatInput2parleyᚋagentᚐChatInput(ctx context.Context, v any) (agent.ChatInput, error) {
 	res, err := ec.unmarshalInputChatInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -12079,6 +13260,31 @@ func (ec *executionContext) marshalNLeadContact2ᚖparleyᚋstoreᚐContact(ctx 
 	return ec._LeadContact(ctx, sel, v)
 }
 
+func (ec *executionContext) marshalNMcpServer2parleyᚋstoreᚐMcpServer(ctx context.Context, sel ast.SelectionSet, v store.McpServer) graphql.Marshaler {
+	return ec._McpServer(ctx, sel, &v)
+}
+
+func (ec *executionContext) marshalNMcpServer2ᚕparleyᚋstoreᚐMcpServerᚄ(ctx context.Context, sel ast.SelectionSet, v []store.McpServer) graphql.Marshaler {
+	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
+		fc := graphql.GetFieldContext(ctx)
+		fc.Result = &v[i]
+		return ec.marshalNMcpServer2parleyᚋstoreᚐMcpServer(ctx, sel, v[i])
+	})
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
+func (ec *executionContext) unmarshalNMcpServerInput2parleyᚋstoreᚐMcpServerInput(ctx context.Context, v any) (store.McpServerInput, error) {
+	res, err := ec.unmarshalInputMcpServerInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
 func (ec *executionContext) marshalNModel2parleyᚋstoreᚐModel(ctx context.Context, sel ast.SelectionSet, v store.Model) graphql.Marshaler {
 	return ec._Model(ctx, sel, &v)
 }
@@ -12179,6 +13385,35 @@ func (ec *executionContext) marshalNString2string(ctx context.Context, sel ast.S
 	return res
 }
 
+func (ec *executionContext) unmarshalNString2ᚕstringᚄ(ctx context.Context, v any) ([]string, error) {
+	vSlice := graphql.CoerceList(v)
+	var err error
+	res := make([]string, len(vSlice))
+	for i := range vSlice {
+		ctx := graphql.WithPathContext(ctx, graphql.NewPathWithIndex(i))
+		res[i], err = ec.unmarshalNString2string(ctx, vSlice[i])
+		if err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+func (ec *executionContext) marshalNString2ᚕstringᚄ(ctx context.Context, sel ast.SelectionSet, v []string) graphql.Marshaler {
+	ret := make(graphql.Array, len(v))
+	for i := range v {
+		ret[i] = ec.marshalNString2string(ctx, sel, v[i])
+	}
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
 func (ec *executionContext) unmarshalNString2ᚖstring(ctx context.Context, v any) (*string, error) {
 	res, err := graphql.UnmarshalString(v)
 	return &res, graphql.ErrorOnPath(ctx, err)
@@ -12213,6 +13448,31 @@ func (ec *executionContext) marshalNTime2parleyᚋstoreᚐTime(ctx context.Conte
 
 func (ec *executionContext) marshalNTokenUsage2parleyᚋstoreᚐTokenUsage(ctx context.Context, sel ast.SelectionSet, v store.TokenUsage) graphql.Marshaler {
 	return ec._TokenUsage(ctx, sel, &v)
+}
+
+func (ec *executionContext) marshalNTool2parleyᚋstoreᚐTool(ctx context.Context, sel ast.SelectionSet, v store.Tool) graphql.Marshaler {
+	return ec._Tool(ctx, sel, &v)
+}
+
+func (ec *executionContext) marshalNTool2ᚕparleyᚋstoreᚐToolᚄ(ctx context.Context, sel ast.SelectionSet, v []store.Tool) graphql.Marshaler {
+	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
+		fc := graphql.GetFieldContext(ctx)
+		fc.Result = &v[i]
+		return ec.marshalNTool2parleyᚋstoreᚐTool(ctx, sel, v[i])
+	})
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
+func (ec *executionContext) unmarshalNToolInput2parleyᚋstoreᚐToolInput(ctx context.Context, v any) (store.ToolInput, error) {
+	res, err := ec.unmarshalInputToolInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) unmarshalNUpdateWebhookEndpointInput2parleyᚋstoreᚐEndpointInput(ctx context.Context, v any) (store.EndpointInput, error) {
@@ -12486,6 +13746,13 @@ func (ec *executionContext) unmarshalOChannelProfileInput2ᚕparleyᚋstoreᚐCh
 	return res, nil
 }
 
+func (ec *executionContext) marshalOChatReply2ᚖparleyᚋagentᚐChatReply(ctx context.Context, sel ast.SelectionSet, v *agent.ChatReply) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._ChatReply(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalOConcurrencyPolicy2ᚖparleyᚋstoreᚐConcurrencyPolicy(ctx context.Context, v any) (*store.ConcurrencyPolicy, error) {
 	if v == nil {
 		return nil, nil
@@ -12671,6 +13938,30 @@ func (ec *executionContext) unmarshalOKnowledgeInput2ᚕparleyᚋstoreᚐKnowled
 	return res, nil
 }
 
+func (ec *executionContext) unmarshalOMcpServerInput2ᚕparleyᚋstoreᚐMcpServerInputᚄ(ctx context.Context, v any) ([]store.McpServerInput, error) {
+	if v == nil {
+		return nil, nil
+	}
+	vSlice := graphql.CoerceList(v)
+	var err error
+	res := make([]store.McpServerInput, len(vSlice))
+	for i := range vSlice {
+		ctx := graphql.WithPathContext(ctx, graphql.NewPathWithIndex(i))
+		res[i], err = ec.unmarshalNMcpServerInput2parleyᚋstoreᚐMcpServerInput(ctx, vSlice[i])
+		if err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+func (ec *executionContext) marshalOModel2ᚖparleyᚋstoreᚐModel(ctx context.Context, sel ast.SelectionSet, v *store.Model) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._Model(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalOModelInput2ᚖparleyᚋstoreᚐModelInput(ctx context.Context, v any) (*store.ModelInput, error) {
 	if v == nil {
 		return nil, nil
@@ -12684,6 +13975,41 @@ func (ec *executionContext) marshalOReplayJob2ᚖparleyᚋstoreᚐReplay(ctx con
 		return graphql.Null
 	}
 	return ec._ReplayJob(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalOString2ᚕstringᚄ(ctx context.Context, v any) ([]string, error) {
+	if v == nil {
+		return nil, nil
+	}
+	vSlice := graphql.CoerceList(v)
+	var err error
+	res := make([]string, len(vSlice))
+	for i := range vSlice {
+		ctx := graphql.WithPathContext(ctx, graphql.NewPathWithIndex(i))
+		res[i], err = ec.unmarshalNString2string(ctx, vSlice[i])
+		if err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+func (ec *executionContext) marshalOString2ᚕstringᚄ(ctx context.Context, sel ast.SelectionSet, v []string) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	ret := make(graphql.Array, len(v))
+	for i := range v {
+		ret[i] = ec.marshalNString2string(ctx, sel, v[i])
+	}
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
 }
 
 func (ec *executionContext) unmarshalOString2ᚖstring(ctx context.Context, v any) (*string, error) {
@@ -12718,6 +14044,23 @@ func (ec *executionContext) marshalOTime2ᚖparleyᚋstoreᚐTime(ctx context.Co
 		return graphql.Null
 	}
 	return v
+}
+
+func (ec *executionContext) unmarshalOToolInput2ᚕparleyᚋstoreᚐToolInputᚄ(ctx context.Context, v any) ([]store.ToolInput, error) {
+	if v == nil {
+		return nil, nil
+	}
+	vSlice := graphql.CoerceList(v)
+	var err error
+	res := make([]store.ToolInput, len(vSlice))
+	for i := range vSlice {
+		ctx := graphql.WithPathContext(ctx, graphql.NewPathWithIndex(i))
+		res[i], err = ec.unmarshalNToolInput2parleyᚋstoreᚐToolInput(ctx, vSlice[i])
+		if err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
 }
 
 func (ec *executionContext) marshalOWebhookEndpoint2ᚖparleyᚋstoreᚐEndpoint(ctx context.Context, sel ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {

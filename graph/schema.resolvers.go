@@ -311,6 +311,15 @@ func (r *subscriptionResolver) Deliveries(ctx context.Context, endpointID *strin
 	return r.followDeliveries(ctx, v.BusinessID, endpointID)
 }
 
+// Chat is the resolver for the chat field.
+func (r *subscriptionResolver) Chat(ctx context.Context, input agent.ChatInput) (<-chan *agent.ChatDelta, error) {
+	v, err := store.ViewerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.followChat(ctx, v, input)
+}
+
 // Source is the resolver for the source field.
 func (r *tokenUsageResolver) Source(ctx context.Context, obj *store.TokenUsage) (string, error) {
 	return string(obj.Source), nil

@@ -2,7 +2,9 @@ package graph
 
 import (
 	"context"
+	"time"
 
+	"parley/agent"
 	"parley/graph/transport"
 	"parley/store"
 )
@@ -33,6 +35,56 @@ func (r *Resolver) followDeliveries(ctx context.Context, business string, endpoi
 	}
 	sub := r.Hub.SubscribeDeliveries(business, endpoint)
 	return follow(ctx, sub.Close, sub.Next, func(d *store.Delivery) *store.Delivery { return d }), nil
+}
+
+// joinEvery is how often a chat that another subscription has begun is asked for its reply.
+const joinEvery = 250 * time.Millisecond
+
+// followChat is the subscription `chat`: the reply as it comes, then whole. One that is begun again joins the running turn.
+func (r *Resolver) followChat(ctx context.Context, v *store.Viewer, in agent.ChatInput) (<-chan *agent.ChatDelta, error) {
+	if err := v.RequireChat(); err != nil {
+		return nil, err
+	}
+	if in.IdempotencyKey == nil {
+		return nil, store.Faults{store.Missing}.Under("input", "idempotencyKey").Err()
+	}
+	out := make(chan *agent.ChatDelta)
+	say := func(d *agent.ChatDelta) {
+		select {
+		case out <- d:
+		case <-ctx.Done():
+		}
+	}
+	heard := false
+	in.Text = func(text string) {
+		heard = true
+		say(&agent.ChatDelta{Text: &text})
+	}
+	go func() {
+		defer close(out)
+		for {
+			reply, err := r.Runner.Chat(ctx, v, in)
+			switch refusal, ok := store.AsError(err); {
+			case err == nil:
+				if !heard { // of another subscription's turn
+					in.Text(reply.Reply)
+				}
+				say(&agent.ChatDelta{Reply: reply})
+				return
+			case !ok || refusal.Reason != agent.InFlight || ctx.Err() != nil:
+				if ctx.Err() == nil {
+					transport.EndWithError(ctx, underInput(err))
+				}
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(joinEvery):
+			}
+		}
+	}()
+	return out, nil
 }
 
 // follow sends what next returns, until ctx ends or next fails; then the subscription ends with that error, never in silence.

@@ -1,9 +1,12 @@
 package rest
 
 import (
+	"bytes"
+	"encoding/json"
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 
 	"parley/agent"
 	"parley/store"
@@ -37,13 +40,41 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	if err := v.RequireChat(); err != nil {
 		return err
 	}
-	if wantsStream(r.Header) {
-		return store.Refuse(store.CodeUnavailable, agent.NotImplemented, "this version of Parley does not stream: leave out Accept: text/event-stream")
-	}
 	b, err := read(w, r)
 	if err != nil {
 		return err
 	}
+	in := a.chatInput(r, b)
+	if keys := r.Header.Values("Idempotency-Key"); len(keys) > 0 {
+		in.IdempotencyKey = &keys[0]
+	}
+	if err := b.check(in.Faults()); err != nil {
+		return err
+	}
+	if wantsStream(r.Header) {
+		return a.streamChat(w, r, v, in)
+	}
+	reply, err := a.Runner.Chat(r.Context(), v, in)
+	if err != nil {
+		return underBody(err)
+	}
+	write(w, http.StatusOK, replied(reply))
+	return nil
+}
+
+// underBody places the faults that only a turn finds, such as a variable of the prompt that has no value.
+func underBody(err error) error {
+	refusal, ok := store.AsError(err)
+	if !ok || refusal.Faults == nil {
+		return err
+	}
+	placed := *refusal
+	placed.Faults = refusal.Faults.Under("body")
+	return &placed
+}
+
+// chatInput reads what a chat and a test have in common.
+func (a *API) chatInput(r *http.Request, b *body) agent.ChatInput {
 	in := agent.ChatInput{AgentID: r.PathValue("agent_id")}
 	in.Message, _ = b.text("message", true)
 	if raw, ok := b.given("channel", true); ok {
@@ -53,21 +84,75 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 		in.SessionID = &id
 	}
 	in.Metadata = b.object("metadata")
-	if keys := r.Header.Values("Idempotency-Key"); len(keys) > 0 {
-		in.IdempotencyKey = &keys[0]
-	}
-	if err := b.check(in.Faults()); err != nil {
-		return err
-	}
-	reply, err := a.Runner.Chat(r.Context(), v, in)
-	if err != nil {
-		return err
-	}
-	write(w, http.StatusOK, chatReply{
+	return in
+}
+
+func replied(reply *agent.ChatReply) chatReply {
+	return chatReply{
 		reply.Reply, reply.SessionID, reply.MessageID, reply.RunID, reply.Channel, reply.Status, reply.Model,
 		usage{reply.Usage.InputTokens, reply.Usage.OutputTokens, reply.Usage.TotalTokens(), reply.Usage.Source},
-	})
+	}
+}
+
+// streamChat answers with server-sent events: `delta` for each piece of the reply, then `done` with the whole answer, or
+// `error`. What is refused before the agent has begun to think is refused as without streaming, with its status.
+func (a *API) streamChat(w http.ResponseWriter, r *http.Request, v *store.Viewer, in agent.ChatInput) error {
+	s := &eventStream{w: w}
+	defer s.end()
+	in.Text = func(delta string) {
+		s.send("delta", struct {
+			Text string `json:"text"`
+		}{delta})
+	}
+	reply, err := a.Runner.Chat(r.Context(), v, in)
+	if err == nil {
+		s.send("done", replied(reply))
+		return nil
+	}
+	e, ok := store.AsError(err)
+	thought := ok && (e.Code == store.CodeModelFailed || e.Code == store.CodeModelTimeout)
+	if !thought && !s.begun {
+		return underBody(err)
+	}
+	if !ok {
+		a.Log.ErrorContext(r.Context(), "a streamed chat failed", "path", r.URL.Path, "error", err)
+		e = store.Refuse("", "internal", "something went wrong on our side")
+	}
+	s.send("error", problem{e.Message, e.Reason})
 	return nil
+}
+
+// eventStream writes server-sent events (WHATWG HTML, section 9.2).
+type eventStream struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+// writeWithin is how long a caller may take to take an event: the turn does not wait for it, but this request does.
+const writeWithin = 10 * time.Second
+
+// end takes the deadline of the last write from the connection, which has other requests to serve.
+func (s *eventStream) end() { _ = http.NewResponseController(s.w).SetWriteDeadline(time.Time{}) }
+
+func (s *eventStream) send(event string, data any) {
+	if !s.begun {
+		s.begun = true
+		h := s.w.Header()
+		h.Set("Content-Type", "text/event-stream; charset=utf-8")
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Accel-Buffering", "no") // for proxies
+		s.w.WriteHeader(http.StatusOK)
+	}
+	var b bytes.Buffer
+	b.WriteString("event: " + event + "\ndata: ")
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(data) // a struct of texts and numbers: one line
+	b.WriteString("\n")
+	c := http.NewResponseController(s.w)
+	_ = c.SetWriteDeadline(time.Now().Add(writeWithin))
+	_, _ = s.w.Write(b.Bytes()) // a caller that went away: the turn goes on without it
+	_ = c.Flush()
 }
 
 func wantsStream(h http.Header) bool {

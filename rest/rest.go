@@ -24,6 +24,7 @@ type API struct {
 func (a *API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/agents/{agent_id}/chat", a.methods(map[string]handler{http.MethodPost: a.chat}))
+	mux.Handle("/agents/{agent_id}/test", a.methods(map[string]handler{http.MethodPost: a.test}))
 	mux.Handle("/v1/webhooks", a.methods(map[string]handler{http.MethodPost: a.createWebhook, http.MethodGet: a.listWebhooks}))
 	mux.Handle("/openapi.json", a.methods(map[string]handler{http.MethodGet: a.openAPI}))
 	mux.Handle("/", a.methods(nil))

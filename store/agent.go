@@ -21,6 +21,8 @@ type Agent struct {
 	Prompt          string            `bun:"prompt"`
 	Model           Model             `bun:"model,type:text"`
 	Knowledge       []Knowledge       `bun:"knowledge,type:text"`
+	Tools           []Tool            `bun:"tools,type:text"`
+	McpServers      []McpServer       `bun:"mcp_servers,type:text"`
 	ChannelProfiles []ChannelProfile  `bun:"channel_profiles,type:text"`
 	OnConcurrent    ConcurrencyPolicy `bun:"on_concurrent"`
 	Version         int64             `bun:"version"` // counts the updates: what is derived from an agent is cached under (ID, Version)
@@ -54,6 +56,7 @@ type Model struct {
 	Temperature     *float64      `json:"temperature,omitempty"`
 	MaxOutputTokens *int          `json:"max_output_tokens,omitempty"`
 	TimeoutSeconds  *int          `json:"timeout_seconds,omitempty"`
+	Fallback        *Model        `json:"fallback,omitempty"` // answers when this one fails; its key is bound to the agent, too
 }
 
 // HasAPIKey says whether the business gave a key of its own. The key itself is never shown.
@@ -65,6 +68,8 @@ type AgentInput struct {
 	Prompt          *string
 	Model           *ModelInput
 	Knowledge       []Knowledge      // nil: stays; empty: none
+	Tools           []ToolInput      // nil: stay; empty: none
+	McpServers      []McpServerInput // nil: stay; empty: none
 	ChannelProfiles []ChannelProfile // nil: stays; empty: none
 	WebhookURL      OptionalString
 	OnConcurrent    *ConcurrencyPolicy
@@ -85,6 +90,7 @@ type ModelInput struct {
 	Temperature     *float64
 	MaxOutputTokens *int
 	TimeoutSeconds  *int
+	Fallback        *ModelInput
 }
 
 // Bounds of an agent's settings, in characters where not said otherwise.
@@ -103,7 +109,7 @@ func (in *AgentInput) validate(cfg Config) Faults {
 		f = append(f, text(*in.Name, 1, maxName).Under("name")...)
 	}
 	if in.Prompt != nil {
-		f = append(f, text(*in.Prompt, 0, maxPrompt).Under("prompt")...)
+		f = append(f, append(text(*in.Prompt, 0, maxPrompt), cfg.CheckPrompt(*in.Prompt)...).Under("prompt")...)
 	}
 	size := 0
 	if len(in.Knowledge) > maxKnowledge {
@@ -117,6 +123,8 @@ func (in *AgentInput) validate(cfg Config) Faults {
 	if size > maxAgentSize {
 		f = append(f, valueError("an agent's knowledge may be 1 MiB in all").Under("knowledge")...)
 	}
+	f = append(f, validateTools(in.Tools, cfg)...)
+	f = append(f, validateServers(in.McpServers, cfg)...)
 	seen := map[Channel]bool{}
 	for i, p := range in.ChannelProfiles {
 		if seen[p.Channel] {
@@ -124,7 +132,7 @@ func (in *AgentInput) validate(cfg Config) Faults {
 		}
 		seen[p.Channel] = true
 		if p.Instructions != nil {
-			f = append(f, text(*p.Instructions, 0, maxPrompt).Under("channelProfiles", i, "instructions")...)
+			f = append(f, append(text(*p.Instructions, 0, maxPrompt), cfg.CheckPrompt(*p.Instructions)...).Under("channelProfiles", i, "instructions")...)
 		}
 		if p.MaxLength != nil && *p.MaxLength < 1 {
 			f = append(f, atLeast(1).Under("channelProfiles", i, "maxLength")...)
@@ -141,9 +149,6 @@ func (in *AgentInput) validate(cfg Config) Faults {
 
 func (m *ModelInput) validate(cfg Config) Faults {
 	var f Faults
-	if m.Provider == ProviderAnthropic {
-		f = append(f, valueError("this version of Parley runs the providers EMBEDDED and OPENAI").Under("provider")...)
-	}
 	if m.Name != nil {
 		f = append(f, text(*m.Name, 1, maxName).Under("name")...)
 	}
@@ -162,6 +167,12 @@ func (m *ModelInput) validate(cfg Config) Faults {
 	if n := m.TimeoutSeconds; n != nil && *n < 1 {
 		f = append(f, atLeast(1).Under("timeoutSeconds")...)
 	}
+	if b := m.Fallback; b != nil {
+		if b.Fallback != nil {
+			f = append(f, valueError("a fallback has no fallback of its own").Under("fallback", "fallback")...)
+		}
+		f = append(f, b.validate(cfg).Under("fallback")...)
+	}
 	return f
 }
 
@@ -175,7 +186,8 @@ func (s *Store) CreateAgent(ctx context.Context, v *Viewer, in AgentInput) (*Age
 		return nil, err
 	}
 	agent := &Agent{
-		ID: newID("agt"), BusinessID: v.BusinessID, Model: Model{Provider: ProviderEmbedded}, Knowledge: []Knowledge{},
+		ID: newID("agt"), BusinessID: v.BusinessID, Model: Model{Provider: ProviderEmbedded}, Knowledge: []Knowledge{}, Tools: []Tool{},
+		McpServers:      []McpServer{},
 		ChannelProfiles: []ChannelProfile{}, OnConcurrent: Enqueue,
 	}
 	err := s.batcher.do(4096, func(ctx context.Context, t *tx) error {
@@ -234,21 +246,43 @@ func (s *Store) applyAgent(agent *Agent, in AgentInput, now Time) error {
 		agent.ChannelProfiles = in.ChannelProfiles
 	}
 	if m := in.Model; m != nil {
-		kept := agent.Model
-		agent.Model = Model{
-			Provider: m.Provider, Name: m.Name, BaseURL: m.BaseURL, Temperature: m.Temperature,
-			MaxOutputTokens: m.MaxOutputTokens, TimeoutSeconds: m.TimeoutSeconds,
+		agent.Model = s.applyModel(agent, *m)
+	}
+	if in.Tools != nil {
+		if err := s.applyTools(agent, in.Tools); err != nil {
+			return err
 		}
-		switch {
-		case m.APIKey != nil:
-			agent.Model.SealedKey = s.sealer.Seal([]byte(*m.APIKey), agent.ID)
-		case kept.Provider == m.Provider && equal(kept.BaseURL, m.BaseURL):
-			agent.Model.SealedKey = kept.SealedKey
+	}
+	if in.McpServers != nil {
+		if err := s.applyServers(agent, in.McpServers); err != nil {
+			return err
 		}
 	}
 	agent.Version++
 	agent.UpdatedAt = now
 	return nil
+}
+
+// applyModel makes the model of an input, with the keys that are kept of the one before.
+func (s *Store) applyModel(agent *Agent, in ModelInput) Model {
+	m := Model{
+		Provider: in.Provider, Name: in.Name, BaseURL: in.BaseURL, Temperature: in.Temperature,
+		MaxOutputTokens: in.MaxOutputTokens, TimeoutSeconds: in.TimeoutSeconds,
+	}
+	if in.APIKey != nil {
+		m.SealedKey = s.sealer.Seal([]byte(*in.APIKey), agent.ID)
+	} else {
+		for kept := &agent.Model; kept != nil; kept = kept.Fallback {
+			if kept.Provider == in.Provider && equal(kept.BaseURL, in.BaseURL) && m.SealedKey == nil {
+				m.SealedKey = kept.SealedKey
+			}
+		}
+	}
+	if in.Fallback != nil {
+		fallback := s.applyModel(agent, *in.Fallback)
+		m.Fallback = &fallback
+	}
+	return m
 }
 
 func set[T any](field *T, value *T) {

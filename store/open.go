@@ -36,6 +36,8 @@ type Config struct {
 	MaxEndpoints  int           // enabled endpoints a business; 0: 100
 	CheckURL      func(raw string) Faults
 	CheckModelURL func(raw string) Faults
+	CheckSchema   func(schema JSONObject) Faults // of a tool's parameters
+	CheckPrompt   func(prompt string) Faults
 	NewSecret     func() string // makes the signing secret of an endpoint
 
 	// Ringing says whether the stream works just now. If not, fresh deliveries are due in SQL at once. Nil: it does not.
@@ -92,6 +94,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if cfg.CheckModelURL == nil {
 		cfg.CheckModelURL = none
+	}
+	if cfg.CheckPrompt == nil {
+		cfg.CheckPrompt = none
+	}
+	if cfg.CheckSchema == nil {
+		cfg.CheckSchema = func(JSONObject) Faults { return nil }
 	}
 	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }}
 	var err error

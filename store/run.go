@@ -30,13 +30,46 @@ type Run struct {
 	Status         RunStatus `bun:"status"`
 	Model          string    `bun:"model"`
 	TokenUsage
-	ErrorClass *string `bun:"error_class"`
-	MessageID  string  `bun:"message_id"` // what it answers
-	ReplyID    *string `bun:"reply_id"`
-	Fence      int64   `bun:"fence"`       // of the session's lock: whoever holds a newer one has taken the session over
-	OwnedUntil Time    `bun:"owned_until"` // a run still running after this was left behind by a crash
-	StartedAt  Time    `bun:"started_at"`
-	FinishedAt *Time   `bun:"finished_at"`
+	Steps      []RunStep `bun:"steps,type:text"`
+	ErrorClass *string   `bun:"error_class"`
+	MessageID  string    `bun:"message_id"` // what it answers
+	ReplyID    *string   `bun:"reply_id"`
+	Fence      int64     `bun:"fence"`       // of the session's lock: whoever holds a newer one has taken the session over
+	OwnedUntil Time      `bun:"owned_until"` // a run still running after this was left behind by a crash
+	StartedAt  Time      `bun:"started_at"`
+	FinishedAt *Time     `bun:"finished_at"`
+}
+
+// RunStep is one call of the model in a run, with the tools that it called.
+type RunStep struct {
+	Model     string     `json:"model"`
+	Text      string     `json:"text"` // what it said, which in the last step is the reply
+	ToolCalls []ToolCall `json:"tool_calls"`
+	Usage     TokenUsage `json:"usage"`
+}
+
+// ToolCall is one call of a tool: what it was called with, and what came of it, cut to a few KiB.
+type ToolCall struct {
+	Name       string `json:"name"`
+	Arguments  string `json:"arguments"` // as the model wrote them: JSON, if it can write JSON
+	Result     string `json:"result"`
+	Failed     bool   `json:"failed"`
+	DurationMs int    `json:"duration_ms"`
+}
+
+// SumUsage is the usage of all steps: as sure as the least sure of them.
+func SumUsage(steps []RunStep) TokenUsage {
+	sum := TokenUsage{Source: UsageNone}
+	for _, step := range steps {
+		sum.InputTokens += step.Usage.InputTokens
+		sum.OutputTokens += step.Usage.OutputTokens
+		switch {
+		case sum.Source == UsageEstimated || step.Usage.Source == UsageNone:
+		case step.Usage.Source == UsageEstimated, sum.Source == UsageNone:
+			sum.Source = step.Usage.Source
+		}
+	}
+	return sum
 }
 
 // Error classes of a failed run.
@@ -45,6 +78,14 @@ const (
 	RunModelTimeout = "model_timeout"
 	RunInterrupted  = "interrupted" // by a shutdown or a crash
 )
+
+// end notes how the run ended.
+func (r *Run) end(status RunStatus, steps []RunStep, at Time) {
+	r.Status, r.Steps, r.FinishedAt = status, append([]RunStep{}, steps...), &at
+	if n := len(steps); n > 0 {
+		r.Model, r.TokenUsage = steps[n-1].Model, SumUsage(steps)
+	}
+}
 
 // event makes the event of a run that has ended.
 func (r *Run) event(sequence int64) (*Event, error) {
@@ -58,6 +99,18 @@ func (r *Run) event(sequence int64) (*Event, error) {
 		TotalTokens  int         `json:"total_tokens"`
 		Source       UsageSource `json:"source"`
 	}
+	// What tools were told and brought is in the run: it may be much, and not for every receiver.
+	type toolCall struct {
+		Name       string `json:"name"`
+		Failed     bool   `json:"failed"`
+		DurationMs int    `json:"duration_ms"`
+	}
+	calls := []toolCall{}
+	for _, step := range r.Steps {
+		for _, c := range step.ToolCalls {
+			calls = append(calls, toolCall{c.Name, c.Failed, c.DurationMs})
+		}
+	}
 	return newEvent(r.BusinessID, r.Channel, *r.FinishedAt, subject{
 		Type: kind, Direction: Outbound, AgentID: &r.AgentID, ConversationID: r.ConversationID, SessionID: r.SessionID,
 		RunID: &r.ID, MessageID: r.ReplyID, Sequence: sequence,
@@ -65,13 +118,13 @@ func (r *Run) event(sequence int64) (*Event, error) {
 		Status     RunStatus  `json:"status"`
 		Model      string     `json:"model"`
 		Usage      usage      `json:"usage"`
-		ToolCalls  []struct{} `json:"tool_calls"`
+		ToolCalls  []toolCall `json:"tool_calls"`
 		DurationMs int64      `json:"duration_ms"`
 		ErrorClass *string    `json:"error_class,omitempty"`
 	}{
 		r.Status, r.Model,
 		usage{r.InputTokens, r.OutputTokens, r.TotalTokens(), r.Source},
-		[]struct{}{},
+		calls,
 		r.FinishedAt.Sub(r.StartedAt).Milliseconds(), r.ErrorClass,
 	})
 }

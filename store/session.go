@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -80,7 +81,7 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 		turn.Run = &Run{
 			ID: runID, BusinessID: in.BusinessID, AgentID: in.AgentID, SessionID: &turn.SessionID, Channel: in.Channel,
 			Status: RunRunning, Model: in.Model, TokenUsage: TokenUsage{Source: UsageNone}, MessageID: messageID,
-			Fence: lock.Fence, OwnedUntil: until, StartedAt: t.now,
+			Fence: lock.Fence, OwnedUntil: until, StartedAt: t.now, Steps: []RunStep{},
 		}
 		event, err := turn.Message.event(in.AgentID, in.Channel)
 		if err != nil {
@@ -151,8 +152,9 @@ func (s *Store) KeepTurns(_ context.Context, runs []string, lease time.Duration)
 var errTurnLost = refuse(CodeModelTimeout, "model_timeout", "the turn took too long and was ended")
 
 // FinishTurn stores the reply and the end of the run, with their events, and unlocks the session: the second commit. The
-// fence decides: a turn whose session was taken over changes nothing.
-func (s *Store) FinishTurn(_ context.Context, turn *Turn, text, model string, usage TokenUsage) (*Message, error) {
+// fence decides: a turn whose session was taken over changes nothing. The last step's model is the run's, and its usage the
+// sum of theirs.
+func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...RunStep) (*Message, error) {
 	reply := &Message{
 		ID: newID("msg"), BusinessID: turn.Run.BusinessID, SessionID: &turn.SessionID, RunID: &turn.Run.ID,
 		Direction: Outbound, Author: AuthorAgent, Text: text,
@@ -167,7 +169,8 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text, model string, us
 			return fmt.Errorf("unlock session %s: %w", turn.SessionID, err)
 		}
 		run := *turn.Run
-		run.Status, run.Model, run.TokenUsage, run.ReplyID, run.FinishedAt = RunStatusFinished, model, usage, &reply.ID, &t.now
+		run.end(RunStatusFinished, steps, t.now)
+		run.ReplyID = &reply.ID
 		reply.Sequence, reply.CreatedAt = sequence-1, t.now
 		replied, err := reply.event(run.AgentID, run.Channel)
 		if err != nil {
@@ -190,7 +193,7 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text, model string, us
 
 // FailTurn ends a run that failed, with its event, and unlocks the session if the run still holds it. The session's
 // history is as before the turn. A run that has ended already is left as it is.
-func (s *Store) FailTurn(_ context.Context, run *Run, class string) error {
+func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...RunStep) error {
 	return s.batcher.do(1024, func(ctx context.Context, t *tx) error {
 		var sequence int64
 		err := t.NewRaw(`UPDATE sessions SET last_sequence = last_sequence + 1,
@@ -204,7 +207,8 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string) error {
 			return fmt.Errorf("unlock session %s: %w", *run.SessionID, err)
 		}
 		failed := *run
-		failed.Status, failed.ErrorClass, failed.FinishedAt = RunStatusFailed, &class, &t.now
+		failed.end(RunStatusFailed, steps, t.now)
+		failed.ErrorClass = &class
 		event, err := failed.event(sequence)
 		if err != nil {
 			return err
@@ -225,6 +229,7 @@ type endedRun struct {
 	OutputTokens int64     `bun:"output_tokens,type:bigint"`
 	Source       string    `bun:"usage_source,type:text"`
 	ErrorClass   *string   `bun:"error_class,type:text"`
+	Steps        string    `bun:"steps,type:text"`
 	ReplyID      *string   `bun:"reply_id,type:text"`
 	FinishedAt   *Time     `bun:"finished_at,type:bigint"`
 }
@@ -237,13 +242,17 @@ func endRuns(ctx context.Context, t *tx) error {
 	}
 	rows := make([]*endedRun, len(t.ended))
 	for i, r := range t.ended {
+		steps, err := json.Marshal(r.Steps)
+		if err != nil {
+			return fmt.Errorf("encode the steps of run %s: %w", r.ID, err)
+		}
 		rows[i] = &endedRun{
-			r.ID, r.Fence, r.Status, r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), r.ErrorClass, r.ReplyID, r.FinishedAt,
+			r.ID, r.Fence, r.Status, r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), r.ErrorClass, string(steps), r.ReplyID, r.FinishedAt,
 		}
 	}
 	res, err := t.NewUpdate().With("ended", t.NewValues(&rows)).Model((*Run)(nil)).TableExpr("ended").
 		Set("status = ended.status").Set("model = ended.model").Set("input_tokens = ended.input_tokens").
-		Set("output_tokens = ended.output_tokens").Set("usage_source = ended.usage_source").Set("error_class = ended.error_class").
+		Set("output_tokens = ended.output_tokens").Set("usage_source = ended.usage_source").Set("error_class = ended.error_class").Set("steps = ended.steps").
 		Set("reply_id = ended.reply_id").Set("finished_at = ended.finished_at").
 		Where("run.id = ended.run_id AND run.fence = ended.seen AND run.status = ?", RunRunning).Exec(ctx)
 	if err != nil {

@@ -139,7 +139,7 @@ func TestFailedTurnLeavesTheHistoryAsItWas(t *testing.T) {
 		if err := s.FailTurn(t.Context(), failed.Run, store.RunModelFailed); err == nil {
 			t.Error("a run ended twice")
 		}
-		if _, err := s.FinishTurn(t.Context(), failed, "late", "m", store.TokenUsage{Source: store.UsageNone}); err == nil {
+		if _, err := s.FinishTurn(t.Context(), failed, "late", store.RunStep{Model: "m", Usage: store.TokenUsage{Source: store.UsageNone}}); err == nil {
 			t.Error("a failed turn was finished")
 		}
 		history, err := s.History(t.Context(), turn.SessionID, 100)
@@ -168,7 +168,7 @@ func TestSessionIsTakenOverWhenItsLockIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		next := begin(t, s, v, dead.SessionID)
-		if _, err := s.FinishTurn(t.Context(), dead, "late", "m", store.TokenUsage{Source: store.UsageNone}); err == nil {
+		if _, err := s.FinishTurn(t.Context(), dead, "late", store.RunStep{Model: "m", Usage: store.TokenUsage{Source: store.UsageNone}}); err == nil {
 			t.Error("a turn whose session was taken over was finished")
 		}
 		abandoned, err := s.AbandonedRuns(t.Context(), 10)
@@ -211,7 +211,7 @@ func TestSequencesHaveNoGaps(t *testing.T) {
 						return
 					}
 					session = turn.SessionID
-					if _, err := s.FinishTurn(t.Context(), turn, "Hi", "m", store.TokenUsage{Source: store.UsageNone}); err != nil {
+					if _, err := s.FinishTurn(t.Context(), turn, "Hi", store.RunStep{Model: "m", Usage: store.TokenUsage{Source: store.UsageNone}}); err != nil {
 						t.Error(err)
 						return
 					}

@@ -107,7 +107,7 @@ func turnInput(v *store.Viewer, session string) store.TurnInput {
 
 func finish(t *testing.T, s *store.Store, turn *store.Turn) *store.Message {
 	t.Helper()
-	reply, err := s.FinishTurn(t.Context(), turn, "Hi", "embedded/extractive-1", store.TokenUsage{Source: store.UsageNone})
+	reply, err := s.FinishTurn(t.Context(), turn, "Hi", store.RunStep{Model: "embedded/extractive-1", Usage: store.TokenUsage{Source: store.UsageNone}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,7 @@ func (w *world) turn(session string) string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := w.store.FinishTurn(w.t.Context(), turn, "Hi", "m", store.TokenUsage{Source: store.UsageNone}); err != nil {
+	if _, err := w.store.FinishTurn(w.t.Context(), turn, "Hi", store.RunStep{Model: "m", Usage: store.TokenUsage{Source: store.UsageNone}}); err != nil {
 		w.t.Fatal(err)
 	}
 	return turn.SessionID

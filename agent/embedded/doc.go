@@ -23,5 +23,9 @@
 // Why an index of our own and not SQLite's FTS5: coverage needs the weight of each word, which FTS5 keeps to itself, and a
 // turn costs some 12 µs here. Stop words and stemming are English; agents in other languages work, less well.
 //
-// Every sentence of an answer stands in the agent's prompt, in its knowledge, or in Templates.
+// A tool is called when the message has one of its triggers in it, once a turn, and only if its arguments can be filled in
+// without making anything up: a sole required text gets the whole message (calls.go). What tools bring is quoted like knowledge.
+//
+// Every sentence of an answer stands in the agent's prompt, in its knowledge, in a tool's result, or in Templates. The prompt is
+// read as it was written, and not as a turn fills it in: a sentence with a variable in it is for the model, and never quoted.
 package embedded

@@ -44,7 +44,17 @@ func (m *Model) Generate(ctx context.Context, req agent.Request) (agent.Reply, e
 		}
 		return agent.Reply{}, err
 	}
-	return agent.Reply{Text: m.answer(req), Model: Name, Usage: store.TokenUsage{Source: store.UsageNone}}, nil
+	reply := agent.Reply{Calls: calls(req), Model: Name, Usage: store.TokenUsage{Source: store.UsageNone}}
+	if len(reply.Calls) > 0 {
+		return reply, nil
+	}
+	if reply.Text = found(req); reply.Text == "" {
+		reply.Text = m.answer(req)
+	}
+	if req.Text != nil {
+		req.Text(reply.Text)
+	}
+	return reply, nil
 }
 
 // wait returns after d, or at once with ctx's error when that ends first.

@@ -115,9 +115,13 @@ func TestGoldenQuestions(t *testing.T) {
 	}
 }
 
-// grounded says whether every part of the answer stands, word for word, in the agent's texts or is a template.
-func grounded(a *store.Agent, answer string) bool {
+// grounded says whether every part of the answer stands, word for word, in the agent's texts or in what tools have brought, or
+// is a template.
+func grounded(a *store.Agent, answer string, results ...string) bool {
 	texts := append([]string{a.Prompt}, embedded.Templates...)
+	for _, result := range results {
+		texts = append(texts, strings.ToValidUTF8(result, "\uFFFD"))
+	}
 	for _, k := range a.Knowledge {
 		texts = append(texts, k.Text)
 	}
@@ -186,7 +190,12 @@ func TestEverySentenceIsGrounded(t *testing.T) {
 			t.Errorf("%q is answered differently the second time", q)
 		}
 	}
-	if grounded(a, "We are open all night.") {
+	for _, k := range a.Knowledge {
+		if reply, err := m.Generate(t.Context(), after("Where is my order?", agent.Result{Content: k.Text})); err != nil || !grounded(&store.Agent{}, reply.Text, k.Text) {
+			t.Errorf("%q is told as %q, %v", k.Text, reply.Text, err)
+		}
+	}
+	if grounded(a, "We are open all night.") || grounded(a, "Here is what I found. It is lost.", "It left on Monday.") {
 		t.Error("the check of grounding finds everything grounded")
 	}
 }

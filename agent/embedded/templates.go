@@ -14,10 +14,16 @@ const (
 	Farewell      = "Goodbye!"
 	AnythingElse  = "Is there anything else I can help you with?"
 	Introduction  = "I'm an automated assistant, not a person. Ask me about this business: I answer with what I have been told about it."
+	Found         = "Here is what I found."                         // before what a tool has brought
+	FoundNothing  = "I looked it up, and there is nothing to tell." // of an empty result
+	FoundTooMuch  = "I looked it up, and it is too much to quote."  // of one without a sentence short enough
+	Failed        = "I'm sorry, I could not look that up just now." // of a call that failed: why is not for customers
 )
 
 // Templates are all of them.
-var Templates = []string{DontKnow, DontKnowShort, Greeting, Welcome, Farewell, AnythingElse, Introduction}
+var Templates = []string{
+	DontKnow, DontKnowShort, Greeting, Welcome, Farewell, AnythingElse, Introduction, Found, FoundNothing, FoundTooMuch, Failed,
+}
 
 // courtesies are the words of messages that say nothing else, with the template that answers them. The first one found in
 // this order decides.

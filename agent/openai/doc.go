@@ -1,23 +1,11 @@
 // Package openai is the agent.Model for OpenAI and for every server that speaks its chat completions
-// (https://platform.openai.com/docs/api-reference/chat/create), in their plain form: one request, one complete answer.
+// (https://platform.openai.com/docs/api-reference/chat/create), streamed. Whose key goes where, and what a call promises, is
+// told by package provider.
 //
-// # Whose server, whose key
+// What a stream holds is gathered in stream.go. It has to be more than the SDK makes of it: a stream that is cut off ends
+// without an error there, so only a finish_reason counts as the end; and servers differ in how they tell the calls of one
+// answer apart.
 //
-// There are two kinds of addresses. The operator's own (Config.BaseURL) is called with the business's key if it has one, and
-// else with the operator's. An address that a business set in its agent is called through the guarded client, with the
-// business's key or none: the operator's key never goes there, and neither does anything else of the operator's, for the
-// environment (OPENAI_API_KEY, OPENAI_ORG_ID, OPENAI_CUSTOM_HEADERS …) is not read here.
-//
-// # What a call promises
-//
-// It ends with its context, or after the agent's TimeoutSeconds if those are over before, from the dial to the last byte of
-// the answer. It is one request: nothing is repeated here, for the server may charge for each, and the caller knows better
-// whether another would help. An answer is read up to 4 MiB, and counts only if it is whole: status 200, well-formed, with a
-// text and with a reason why the model stopped. All else is one of agent's errors, with its cause for the log. No error
-// holds the key that was used, even if the server repeats it.
-//
-// # What the model is told
-//
-// One system message: the agent's prompt, the instructions of the channel profile, and the knowledge, fenced as data
-// (prompt.go); then the session, the lead's messages as `user` and all others as `assistant`.
+// The model is told one system message (agent.Request.System), then the session, the lead's messages as `user` and all others
+// as `assistant`, then the steps of the turn, each as an `assistant` message with its calls and a `tool` message for each result.
 package openai

@@ -33,6 +33,9 @@ var limits = map[store.Channel]limit{
 	store.LinkedIn:  {units: 8000},
 }
 
+// MaxLength is how many characters a channel takes at most; 0: any number.
+func MaxLength(channel store.Channel) int { return limits[channel].units }
+
 // Render shows a reply in Markdown as its channel does, in at most maxLength characters and within the channel's own limit.
 // A maxLength of 0 is none. An unknown channel gets plain text of any length.
 //

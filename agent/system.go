@@ -1,40 +1,22 @@
-package openai
+package agent
 
 import (
 	"fmt"
 	"strings"
 
-	"github.com/openai/openai-go/v3"
-
-	"parley/agent"
 	"parley/store"
 )
 
-// messages is the request as chat completions put it.
-func messages(req agent.Request) []openai.ChatCompletionMessageParamUnion {
-	out := make([]openai.ChatCompletionMessageParamUnion, 0, len(req.Messages)+1)
-	if system := systemMessage(req); system != "" {
-		out = append(out, openai.SystemMessage(system))
-	}
-	for _, m := range req.Messages {
-		if m.Author == store.AuthorLead {
-			out = append(out, openai.UserMessage(m.Text))
-		} else {
-			out = append(out, openai.AssistantMessage(m.Text))
-		}
-	}
-	return out
-}
-
-// systemMessage is the agent's prompt, what its profile says of the channel, and its knowledge.
-func systemMessage(req agent.Request) string {
+// System is what a language model is told before the session: the agent's prompt, what its profile says of the channel, and
+// its knowledge.
+func (req *Request) System() string {
 	var parts []string
 	add := func(part string) {
 		if part = strings.TrimSpace(part); part != "" {
 			parts = append(parts, part)
 		}
 	}
-	add(req.Agent.Prompt)
+	add(req.Prompt)
 	for _, profile := range req.Agent.ChannelProfiles {
 		if profile.Channel != req.Channel {
 			continue

@@ -1,0 +1,75 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"testing"
+	"time"
+
+	"parley/agent"
+	"parley/store"
+)
+
+// told is a model that keeps what it was told, and answers so.
+type told struct {
+	answer func() (agent.Reply, error)
+	got    []agent.Request
+}
+
+func (m *told) Generate(_ context.Context, req agent.Request) (agent.Reply, error) {
+	m.got = append(m.got, req)
+	return m.answer()
+}
+
+// TestAFallbackAnswersWithItsOwnSettingsAndKey also shows that keys at rest are opened for their own model alone.
+func TestAFallbackAnswersWithItsOwnSettingsAndKey(t *testing.T) {
+	t.Parallel()
+	sealer, err := store.NewSealer(base64.StdEncoding.EncodeToString(make([]byte, 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(t.Context(), store.Config{URL: "file:" + t.TempDir() + "/parley.db", Sealer: sealer, Exclusive: true, SessionTTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	name := "spare"
+	made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "biz", Agent: &store.Agent{
+		ID: "bo", Name: "Bo", Prompt: "You are Bo.", OnConcurrent: store.Enqueue, Knowledge: []store.Knowledge{}, ChannelProfiles: []store.ChannelProfile{},
+		Model: store.Model{
+			Provider: store.ProviderOpenAI, SealedKey: sealer.Seal([]byte("sk-first"), "bo"),
+			Fallback: &store.Model{Provider: store.ProviderAnthropic, Name: &name, SealedKey: sealer.Seal([]byte("sk-second"), "bo")},
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	viewer, err := s.Authenticate(t.Context(), store.KindAPIKey, made.APIKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := &told{answer: func() (agent.Reply, error) {
+		return agent.Reply{}, fmt.Errorf("%w: %w", agent.ErrModelFailed, agent.RetryAfter(time.Hour))
+	}}
+	second := &told{answer: func() (agent.Reply, error) { return agent.Reply{Text: "Hi", Model: "anthropic/spare"}, nil }}
+	runner := agent.NewRunner(agent.Config{
+		Store: s, History: agent.NewLocalHistory(1 << 20), TurnTimeout: time.Minute,
+		Models: map[store.ModelProvider]agent.Model{store.ProviderOpenAI: first, store.ProviderAnthropic: second},
+	})
+	t.Cleanup(func() { runner.Drain(context.Background()) })
+	reply, err := runner.Chat(t.Context(), viewer, agent.ChatInput{AgentID: "bo", Message: "Hello", Channel: store.SMS})
+	if err != nil || reply.Reply != "Hi" || reply.Model != "anthropic/spare" {
+		t.Fatalf("got %+v, %v", reply, err)
+	}
+	if len(first.got) != 1 || len(second.got) != 1 {
+		t.Fatalf("asked %d and %d times", len(first.got), len(second.got))
+	}
+	one, two := first.got[0], second.got[0]
+	if one.APIKey != "sk-first" || one.Agent.Model.Provider != store.ProviderOpenAI || one.Prompt != "You are Bo." {
+		t.Errorf("the first was told %+v", one)
+	}
+	if two.APIKey != "sk-second" || two.Agent.Model.Name == nil || *two.Agent.Model.Name != "spare" || two.Prompt != "You are Bo." {
+		t.Errorf("the second was told %+v", two)
+	}
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	modelThinks = 30 * time.Millisecond // to its first token
+	modelToken  = 3 * time.Millisecond  // from one to the next
+	modelTokens = 10
+	modelTime   = modelThinks + modelTokens*modelToken
+	turnMeasure = 5 * time.Second
+)
+
+// benchTurn measures what a turn costs over its model's own time, against a bare proxy to the same model server: Parley stores
+// each turn durably, with its events, and the proxy nothing. A thousand sessions at once must each get their own answer.
+func benchTurn(ctx context.Context, binary string) error {
+	model := &modelServer{first: map[string]time.Time{}}
+	address, stop, err := listen(model)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	target, err := url.Parse(address)
+	if err != nil {
+		return err
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, FlushInterval: -1, Transport: &http.Transport{MaxIdleConnsPerHost: 1000},
+	}
+	proxied, stopProxy, err := listen(proxy)
+	if err != nil {
+		return err
+	}
+	defer stopProxy()
+	s, err := startServer(ctx, binary, "OPENAI_BASE_URL="+address+"/v1")
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	for _, sessions := range []int{16, 256} {
+		ours, err := model.drive(ctx, sessions, func(token string) (*http.Request, error) { return streamedChat(ctx, s.url, token) })
+		if err != nil {
+			return err
+		}
+		theirs, err := model.drive(ctx, sessions, func(token string) (*http.Request, error) { return completion(ctx, proxied, token) })
+		if err != nil {
+			return err
+		}
+		fmt.Printf("turn, %d sessions: parley over the model's own time %v   bare proxy %v\n", sessions, ours, theirs)
+	}
+	thousand, err := model.drive(ctx, 1000, func(token string) (*http.Request, error) { return streamedChat(ctx, s.url, token) })
+	if err != nil {
+		return err
+	}
+	fmt.Printf("turn, 1000 sessions at once: %d turns, none got another's answer\n", thousand.turns)
+	return nil
+}
+
+func listen(h http.Handler) (address string, stop func(), err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	srv := &http.Server{Handler: h}
+	go func() { _ = srv.Serve(l) }()
+	return "http://" + l.Addr().String(), func() { _ = srv.Close() }, nil
+}
+
+// modelServer speaks chat completions: it repeats the last word it was told, a token of the caller's.
+type modelServer struct {
+	mu    sync.Mutex
+	first map[string]time.Time // when the first token of an answer was written, by the caller's token
+}
+
+func (m *modelServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Messages []struct {
+			Content string `json:"content"`
+		} `json:"messages"`
+	}
+	if json.NewDecoder(r.Body).Decode(&in) != nil || len(in.Messages) == 0 {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	words := strings.Fields(in.Messages[len(in.Messages)-1].Content)
+	token := words[len(words)-1]
+	w.Header().Set("Content-Type", "text/event-stream")
+	flush := http.NewResponseController(w)
+	send := func(content, finish string) {
+		delta := map[string]any{"content": content}
+		choice := map[string]any{"index": 0, "delta": delta, "finish_reason": nil}
+		if finish != "" {
+			choice["finish_reason"] = finish
+		}
+		raw, _ := json.Marshal(map[string]any{"id": "c", "object": "chat.completion.chunk", "model": "bench", "choices": []any{choice}})
+		_, _ = fmt.Fprintf(w, "data: %s\n\n", raw)
+		_ = flush.Flush()
+	}
+	pause(modelThinks)
+	m.mu.Lock()
+	m.first[token] = time.Now()
+	m.mu.Unlock()
+	send(token, "")
+	for range modelTokens {
+		pause(modelToken)
+		send(" word", "")
+	}
+	send("", "stop")
+	_, _ = io.WriteString(w, "data: [DONE]\n\n")
+}
+
+func pause(d time.Duration) { <-time.After(d) }
+
+// overhead is what was measured beyond the model's own time.
+type overhead struct {
+	turns              int
+	p50, p99           time.Duration // of the whole turn
+	firstP50, firstP99 time.Duration // of the first token, from its writing to its arrival
+}
+
+func (o overhead) String() string {
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, first token p50 %.2f ms, p99 %.2f ms (%d turns)", ms(o.p50), ms(o.p99), ms(o.firstP50), ms(o.firstP99), o.turns)
+}
+
+func (m *modelServer) drive(ctx context.Context, sessions int, request func(token string) (*http.Request, error)) (overhead, error) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: sessions}}
+	defer client.CloseIdleConnections()
+	var mu sync.Mutex
+	var whole, first []time.Duration
+	var failed error
+	var wg sync.WaitGroup
+	until := time.Now().Add(turnMeasure)
+	for i := range sessions {
+		wg.Go(func() {
+			for n := 0; time.Now().Before(until) && ctx.Err() == nil; n++ {
+				token := fmt.Sprintf("Token%dof%d", n, i)
+				began := time.Now()
+				heard, err := m.once(client, request, token)
+				took := time.Since(began)
+				m.mu.Lock()
+				wrote := m.first[token]
+				delete(m.first, token)
+				m.mu.Unlock()
+				mu.Lock()
+				if err != nil {
+					failed = errors.Join(failed, err)
+					mu.Unlock()
+					return
+				}
+				whole, first = append(whole, took-modelTime), append(first, heard.Sub(wrote))
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if failed != nil || len(whole) == 0 {
+		return overhead{}, failed
+	}
+	slices.Sort(whole)
+	slices.Sort(first)
+	return overhead{len(whole), whole[len(whole)/2], whole[len(whole)*99/100], first[len(first)/2], first[len(first)*99/100]}, nil
+}
+
+// once makes a request, and returns when its token was first heard.
+func (m *modelServer) once(client *http.Client, request func(token string) (*http.Request, error), token string) (heard time.Time, err error) {
+	req, err := request(token)
+	if err != nil {
+		return heard, err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return heard, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	var all bytes.Buffer
+	buf := make([]byte, 4096)
+	for {
+		n, err := res.Body.Read(buf)
+		all.Write(buf[:n])
+		if heard.IsZero() && bytes.Contains(all.Bytes(), []byte(token)) {
+			heard = time.Now()
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return heard, fmt.Errorf("%s after %q: %w", req.URL, all.String(), err)
+		}
+	}
+	if res.StatusCode != http.StatusOK || heard.IsZero() {
+		return heard, fmt.Errorf("status %d, without the answer to %s: %.300s", res.StatusCode, token, &all)
+	}
+	return heard, nil
+}
+
+func streamedChat(ctx context.Context, url, token string) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/agents/demo/chat",
+		strings.NewReader(`{"message": "Say `+token+`", "channel": "whatsapp"}`))
+	if err != nil {
+		return nil, err
+	}
+	req.Header = http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}, "Accept": {"text/event-stream"}}
+	return req, nil
+}
+
+func completion(ctx context.Context, url, token string) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions",
+		strings.NewReader(`{"model": "bench", "stream": true, "messages": [{"role": "user", "content": "Say `+token+`"}]}`))
+	if err != nil {
+		return nil, err
+	}
+	req.Header = http.Header{"Content-Type": {"application/json"}}
+	return req, nil
+}
