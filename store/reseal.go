@@ -8,7 +8,7 @@ import (
 )
 
 // Changing the secret key. A start whose sealer has older keys seals again, with the newest, whatever an older one has sealed:
-// the endpoints' secrets, the agents' keys and, last, the check value. Each batch is a transaction, so a start that is
+// the endpoints' secrets, the agents' keys and headers and, last, the check value. Each batch is a transaction, so a start that is
 // interrupted is finished by the next one; and a value that another server changes meanwhile is left to it.
 
 // resealedAtOnce is how many rows a transaction: other servers may be at work.
@@ -81,7 +81,7 @@ func (s *Store) resealEndpoints(ctx context.Context, tx bun.Tx, after string) (s
 	return rows[len(rows)-1].ID, nil
 }
 
-// resealAgents does the same for the keys of the agents' models. Agents of several businesses may share an id.
+// resealAgents does the same for what the agents keep secret. Agents of several businesses may share an id.
 func (s *Store) resealAgents(ctx context.Context, tx bun.Tx, after string) (string, error) {
 	var ids []string
 	err := tx.NewRaw("SELECT DISTINCT id FROM agents WHERE id > ? ORDER BY id LIMIT ?", after, resealedAtOnce).Scan(ctx, &ids)
@@ -89,22 +89,44 @@ func (s *Store) resealAgents(ctx context.Context, tx bun.Tx, after string) (stri
 		return "", err
 	}
 	var rows []*Agent
-	err = s.locked(tx).Model(&rows).Column("id", "business_id", "model", "version").Where("id IN (?)", bun.List(ids)).Order("id", "business_id").Scan(ctx)
+	err = s.locked(tx).Model(&rows).Column("id", "business_id", "model", "tools", "mcp_servers").Where("id IN (?)", bun.List(ids)).Order("id", "business_id").Scan(ctx)
 	if err != nil {
 		return "", err
 	}
 	for _, a := range rows {
-		sealed, changed, err := s.sealer.again(a.Model.SealedKey, a.ID)
+		changed, err := s.resealAgent(a)
 		if err != nil {
 			return "", err
 		}
 		if changed {
-			a.Model.SealedKey = sealed
-			_, err := tx.NewUpdate().Model(a).Column("model").Where("id = ? AND business_id = ?", a.ID, a.BusinessID).Exec(ctx)
+			_, err := tx.NewUpdate().Model(a).Column("model", "tools", "mcp_servers").Where("id = ? AND business_id = ?", a.ID, a.BusinessID).Exec(ctx)
 			if err != nil {
 				return "", err
 			}
 		}
 	}
 	return ids[len(ids)-1], nil
+}
+
+// resealAgent seals all that an agent keeps secret: its models' keys, and the headers of its tools and MCP servers.
+func (s *Store) resealAgent(a *Agent) (changed bool, err error) {
+	again := func(sealed *[]byte, place string) {
+		if err != nil {
+			return
+		}
+		var is bool
+		if *sealed, is, err = s.sealer.again(*sealed, place); is {
+			changed = true
+		}
+	}
+	for m := &a.Model; m != nil; m = m.Fallback {
+		again(&m.SealedKey, a.ID)
+	}
+	for i := range a.Tools {
+		again(&a.Tools[i].SealedHeaders, placeOfTool(a, a.Tools[i].Name))
+	}
+	for i := range a.McpServers {
+		again(&a.McpServers[i].SealedHeaders, placeOfMcp(a, a.McpServers[i].Name))
+	}
+	return changed, err
 }
