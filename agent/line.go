@@ -37,12 +37,12 @@ type place struct {
 	standing bool // only its turn's goroutine looks
 }
 
-// arrive notes when a turn came. It takes a place only if it has to wait.
+// arrive is for a turn that has come. It takes a place only if it has to wait.
 func (l *line) arrive(session string) *place {
 	if !l.store.Shared() {
 		return nil
 	}
-	return &place{line: l, t: l.store.NewTicket(session)}
+	return &place{line: l, t: &store.Ticket{SessionID: session}}
 }
 
 // stand takes the place, and says whether it did, not having it yet.
@@ -124,9 +124,9 @@ func (l *line) keepAlive(ctx context.Context) error {
 	if len(places) == 0 {
 		return nil
 	}
-	tickets := make([]string, len(places))
+	tickets := make([]*store.Ticket, len(places))
 	for i, p := range places {
-		tickets[i] = p.t.Ticket
+		tickets[i] = p.t
 	}
 	return l.store.KeepInLine(ctx, tickets)
 }

@@ -191,7 +191,7 @@ func TestStreaming(t *testing.T) {
 	s := start(t, "OPENAI_BASE_URL="+model.URL+"/v1")
 	header := withKey(apiKey)
 	header.Set("Accept", "text/event-stream")
-	req, err := http.NewRequestWithContext(t.Context(), "POST", s.url()+"/agents/demo/chat", strings.NewReader(`{"message": "Hours?", "channel": "whatsapp"}`))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url()+"/agents/demo/chat", strings.NewReader(`{"message": "Hours?", "channel": "whatsapp"}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,10 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -13,7 +16,7 @@ type Ticket struct {
 	bun.BaseModel `bun:"table:session_line,alias:line"`
 
 	SessionID  string `bun:"session_id,pk"`
-	Ticket     string `bun:"ticket,pk"` // sorts by arrival
+	Ticket     string `bun:"ticket,pk"` // its place: counts from 1 in a line, and sorts as it counts; empty: it does not stand yet
 	AliveUntil Time   `bun:"alive_until"`
 }
 
@@ -23,28 +26,50 @@ const TicketLease = 5 * time.Second
 // lastInLine is behind every ticket: where a turn stands that has none.
 const lastInLine = "~"
 
-// NewTicket is a ticket of who arrives now. It counts when it is put in line.
-func (s *Store) NewTicket(session string) *Ticket {
-	return &Ticket{SessionID: session, Ticket: fmt.Sprintf("%020d_%s", s.Now(), newID("tkt"))}
-}
-
-// StandInLine puts a ticket in line.
+// StandInLine gives a ticket the last place in its session's line. The places are counted under the session's lock, so that no
+// replica's clock decides who came first.
 func (s *Store) StandInLine(_ context.Context, ticket *Ticket) error {
-	return s.batcher.do(128, func(ctx context.Context, t *tx) error {
-		row := &Ticket{SessionID: ticket.SessionID, Ticket: ticket.Ticket, AliveUntil: t.now.Add(TicketLease)}
-		if _, err := t.NewInsert().Model(row).On("CONFLICT DO NOTHING").Returning("NULL").Exec(ctx); err != nil {
+	place := ""
+	err := s.batcher.do(128, func(ctx context.Context, t *tx) error {
+		var session, last string
+		err := t.forUpdate().ModelTableExpr("sessions").Column("id").Where("id = ?", ticket.SessionID).Scan(ctx, &session)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrSessionNotFound
+		}
+		if err == nil {
+			err = t.NewRaw("SELECT COALESCE(MAX(ticket), '') FROM session_line WHERE session_id = ?", ticket.SessionID).Scan(ctx, &last)
+		}
+		if err != nil {
+			return fmt.Errorf("read the line of session %s: %w", ticket.SessionID, err)
+		}
+		number := 0
+		if last != "" {
+			if number, err = strconv.Atoi(last); err != nil {
+				return fmt.Errorf("read the line of session %s: %w", ticket.SessionID, err)
+			}
+		}
+		place = fmt.Sprintf("%020d", number+1)
+		row := &Ticket{SessionID: ticket.SessionID, Ticket: place, AliveUntil: t.now.Add(TicketLease)}
+		if _, err := t.NewInsert().Model(row).Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("stand in line: %w", err)
 		}
 		return nil
 	})
+	if err == nil {
+		ticket.Ticket = place
+	}
+	return err
 }
 
 // KeepInLine keeps tickets alive that stand in line, and brings back none that has left it.
-func (s *Store) KeepInLine(_ context.Context, tickets []string) error {
+func (s *Store) KeepInLine(_ context.Context, tickets []*Ticket) error {
 	return s.batcher.do(64*len(tickets), func(ctx context.Context, t *tx) error {
-		_, err := t.NewRaw("UPDATE session_line SET alive_until = ? WHERE ticket IN (?)", t.now.Add(TicketLease), bun.List(tickets)).Exec(ctx)
-		if err != nil {
-			return fmt.Errorf("keep %d tickets in line: %w", len(tickets), err)
+		for _, ticket := range tickets {
+			_, err := t.NewRaw("UPDATE session_line SET alive_until = ? WHERE session_id = ? AND ticket = ?",
+				t.now.Add(TicketLease), ticket.SessionID, ticket.Ticket).Exec(ctx)
+			if err != nil {
+				return fmt.Errorf("keep %d tickets in line: %w", len(tickets), err)
+			}
 		}
 		return nil
 	})

@@ -65,7 +65,7 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 				[]any{firstID("ses", before), before},
 			},
 			{
-				`DELETE FROM session_line WHERE ticket IN (SELECT ticket FROM session_line WHERE alive_until < ? ORDER BY ticket LIMIT ?)`,
+				`DELETE FROM session_line WHERE (session_id, ticket) IN (SELECT session_id, ticket FROM session_line WHERE alive_until < ? ORDER BY session_id, ticket LIMIT ?)`,
 				[]any{t.now},
 			},
 			{

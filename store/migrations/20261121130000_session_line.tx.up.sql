@@ -1,4 +1,4 @@
--- The turns that wait for a session, on any replica: who came first goes first. A ticket begins with the instant of arrival.
+-- The turns that wait for a session, on any replica: who came first goes first. A ticket is a place in the session's line.
 
 CREATE TABLE IF NOT EXISTS session_line (
     session_id  TEXT NOT NULL,
