@@ -38,11 +38,11 @@ type place struct {
 }
 
 // arrive is for a turn that has come. It takes a place only if it has to wait.
-func (l *line) arrive(session string) *place {
+func (l *line) arrive(agent *store.Agent, session string) *place {
 	if !l.store.Shared() {
 		return nil
 	}
-	return &place{line: l, t: &store.Ticket{SessionID: session}}
+	return &place{line: l, t: &store.Ticket{SessionID: session, BusinessID: agent.BusinessID, AgentID: agent.ID}}
 }
 
 // stand takes the place, and says whether it did, not having it yet.

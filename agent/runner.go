@@ -50,6 +50,8 @@ type Runner struct {
 	open   context.Context // ends when no new turn may begin
 	shut   context.CancelFunc
 
+	quietUntil time.Time // the sweeper's: it ends no run before
+
 	mu       sync.Mutex // guards what follows
 	draining bool
 	running  map[string]struct{} // the runs of the turns that have begun
@@ -100,7 +102,7 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	leave := func() {}
 	var place *place
 	if in.SessionID != nil {
-		place = r.line.arrive(*in.SessionID)
+		place = r.line.arrive(agent, *in.SessionID)
 		if leave, err = r.waitInLine(ctx, agent, *in.SessionID, place); err != nil {
 			place.leave()
 			return nil, err
@@ -235,6 +237,8 @@ func (r *Runner) insist(commit func() error) error {
 		select {
 		case <-limit:
 			return err
+		case <-r.ctx.Done(): // the server must end
+			return err
 		case <-time.After(insistEvery):
 		}
 	}
@@ -283,12 +287,23 @@ func (r *Runner) Offer(entries []stream.Entry) { r.line.ring(entries) }
 func (r *Runner) sweep(ctx context.Context) {
 	runs, err := r.cfg.Store.AbandonedRuns(ctx, sweepAtOnce)
 	if err != nil {
+		// The database was away, for the other replicas' heartbeats too: they get the time to make up for it.
+		r.quietUntil = time.Now().Add(turnLease)
 		if ctx.Err() == nil {
 			r.cfg.Log.Warn("sweep", "error", err)
 		}
 		return
 	}
+	if now := time.Now(); now.Before(r.quietUntil) {
+		return
+	}
 	for _, run := range runs {
+		r.mu.Lock()
+		_, ours := r.running[run.ID]
+		r.mu.Unlock()
+		if ours {
+			continue // it lives: what was late is its heartbeat
+		}
 		r.cfg.Log.Warn("a run was left behind by a crash", "run", run.ID)
 		if err := r.cfg.Store.FailTurn(ctx, run, store.RunInterrupted); err != nil {
 			r.cfg.Log.Warn("end an abandoned run", "run", run.ID, "error", err)

@@ -224,7 +224,7 @@ func TestReplicas(t *testing.T) {
 // running: they are served in the order in which they came. An agent set to REJECT refuses all but the first at once.
 func TestTurnsAcrossReplicas(t *testing.T) {
 	t.Parallel()
-	f := production(t, 3, "PARLEY_EMBEDDED_MODEL_LATENCY=1s")
+	f := production(t, 3, "PARLEY_EMBEDDED_MODEL_LATENCY=3s")
 	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(f.database)))
 	defer func() { _ = db.Close() }()
 	waiting := func(n int) {

@@ -183,13 +183,17 @@ func (b *batcher) commit(batch []*write) {
 func (b *batcher) try(batch []*write) ([]*Event, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitLimit)
 	defer cancel()
-	for {
+	for collisions := 0; ; {
 		id := newID("bat")
 		events, err := b.transact(ctx, id, batch)
 		if !errors.Is(err, errUnknown) {
-			if err != nil && b.s.remote() && lost(err) {
+			switch {
+			case err != nil && b.s.remote() && lost(err):
 				b.s.log.Error("commit a batch", "error", err)
 				return nil, ErrUnavailable
+			case err != nil && b.s.remote() && collided(err) && collisions < maxCollisions:
+				collisions++
+				continue
 			}
 			return events, err
 		}
@@ -243,13 +247,14 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 	return t.events, nil
 }
 
-// find looks for the batch's own id, for as long as ctx lets it: there means committed, absent means rolled back.
-func (b *batcher) find(ctx context.Context, id string) (bool, error) {
+// find writes the batch's own id once more, for as long as ctx lets it. A COMMIT may still be on its way: writing waits for its
+// transaction. If the id is there then, it was committed; if it could be written, it never can be.
+func (b *batcher) find(ctx context.Context, id string) (committed bool, err error) {
 	for {
-		var n int
-		err := b.s.db.NewRaw("SELECT COUNT(*) FROM batches WHERE id = ?", id).Scan(ctx, &n)
+		res, err := b.s.db.NewRaw("INSERT INTO batches (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", id, b.s.Now()).Exec(ctx)
 		if err == nil {
-			return n > 0, nil
+			n, err := res.RowsAffected()
+			return n == 0, err
 		}
 		select {
 		case <-ctx.Done():
@@ -257,6 +262,14 @@ func (b *batcher) find(ctx context.Context, id string) (bool, error) {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+const maxCollisions = 5
+
+// collided says whether the database rolled a batch back for the sake of another replica's: it is to be repeated.
+func collided(err error) bool {
+	var pg pgdriver.Error
+	return errors.As(err, &pg) && (pg.Field('C') == "40P01" || pg.Field('C') == "40001")
 }
 
 // lost says whether err tells of a lost connection, rather than being the database's own word on a statement.

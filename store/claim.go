@@ -79,7 +79,8 @@ func under(holds []Hold, jobs []*Job) []*Job {
 func (s *Store) Overtaken(ctx context.Context, endpoints []string) ([]string, error) {
 	var ids []string
 	err := s.read.NewRaw(`SELECT e.id FROM endpoints e WHERE e.id IN (?)
-		AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at = 0)`, bun.List(endpoints)).Scan(ctx, &ids)
+		AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= ? AND d.attempts = 0 AND d.trigger_name = ?)`,
+		bun.List(endpoints), s.Now(), TriggerAutomatic).Scan(ctx, &ids)
 	if err != nil {
 		return nil, fmt.Errorf("read which endpoints have deliveries waiting: %w", err)
 	}
@@ -91,7 +92,8 @@ func (s *Store) Overtaken(ctx context.Context, endpoints []string) ([]string, er
 func (s *Store) Reread(ctx context.Context, job *Job) (waits bool, err error) {
 	now := s.Now()
 	err = s.read.NewRaw(`SELECT e.url, e.secrets, e.status FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
-		WHERE d.id = ? AND d.attempts = ? AND d.trigger_name = ? AND d.leased AND d.next_attempt_at IS NOT NULL`, job.DeliveryID, job.Attempts, job.Trigger).
+		WHERE d.id = ? AND d.attempts = ? AND d.trigger_name = ? AND d.leased AND d.next_attempt_at = ?`,
+		job.DeliveryID, job.Attempts, job.Trigger, job.LeaseUntil).
 		Scan(ctx, &job.URL, &job.Secrets, &job.EndpointStatus)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil

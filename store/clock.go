@@ -6,11 +6,27 @@ import (
 	"time"
 )
 
+// reading is what the database's clock said at a moment of this process, which counts on by itself: it does not jump when this
+// machine's clock is set.
+type reading struct {
+	theirs Time
+	ours   time.Time
+}
+
 // Now is the present instant by the database's clock, which is the same for all replicas: leases, locks and expiries are
 // compared by it. On SQLite it is this machine's.
-func (s *Store) Now() Time { return Now() + Time(s.ahead.Load()) }
+func (s *Store) Now() Time {
+	last := s.clock.Load()
+	if last == nil {
+		return Now()
+	}
+	return last.theirs.Add(time.Since(last.ours))
+}
 
-// syncClock finds out how far the database's clock is ahead of this machine's.
+// soundReading is how long a reading may take that is believed: its error is half of that at most.
+const soundReading = 200 * time.Millisecond
+
+// syncClock reads the database's clock.
 func (s *Store) syncClock(ctx context.Context) error {
 	if !s.remote() {
 		return nil
@@ -20,6 +36,9 @@ func (s *Store) syncClock(ctx context.Context) error {
 	if err := s.read.NewRaw("SELECT (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT").Scan(ctx, &theirs); err != nil {
 		return fmt.Errorf("read the database's clock: %w", err)
 	}
-	s.ahead.Store(int64(theirs - At(before.Add(time.Since(before)/2))))
+	took := time.Since(before)
+	if took < soundReading || s.clock.Load() == nil {
+		s.clock.Store(&reading{theirs, before.Add(took / 2)})
+	}
 	return nil
 }

@@ -18,6 +18,9 @@ type Ticket struct {
 	SessionID  string `bun:"session_id,pk"`
 	Ticket     string `bun:"ticket,pk"` // its place: counts from 1 in a line, and sorts as it counts; empty: it does not stand yet
 	AliveUntil Time   `bun:"alive_until"`
+
+	BusinessID string `bun:"-"` // whose session it must be
+	AgentID    string `bun:"-"`
 }
 
 // TicketLease is how long a place is kept for a turn of whose replica nothing more is heard.
@@ -32,7 +35,8 @@ func (s *Store) StandInLine(_ context.Context, ticket *Ticket) error {
 	place := ""
 	err := s.batcher.do(128, func(ctx context.Context, t *tx) error {
 		var session, last string
-		err := t.forUpdate().ModelTableExpr("sessions").Column("id").Where("id = ?", ticket.SessionID).Scan(ctx, &session)
+		err := t.forUpdate().ModelTableExpr("sessions").Column("id").
+			Where("id = ? AND business_id = ? AND agent_id = ?", ticket.SessionID, ticket.BusinessID, ticket.AgentID).Scan(ctx, &session)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrSessionNotFound
 		}

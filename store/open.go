@@ -72,7 +72,7 @@ type Store struct {
 
 	hotReads, hotWrites hot // empty on PostgreSQL
 	agents              agentCache
-	ahead               atomic.Int64 // microseconds that the database's clock is ahead of this machine's
+	clock               atomic.Pointer[reading] // of the database; nil for SQLite
 }
 
 // Open opens the database, brings its schema up to date, and starts the commit batcher. Close it after use.

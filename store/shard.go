@@ -24,7 +24,7 @@ type Hold struct {
 }
 
 // ShardLease is how long a hold is good for without being renewed.
-const ShardLease = 10 * time.Second
+const ShardLease = 8 * time.Second
 
 // forever is the lease where there is nobody to share with.
 const forever = 100 * 365 * 24 * time.Hour

@@ -17,9 +17,9 @@ import (
 // claim overtake what the stream is still to bring, or has lost: it reaches no further than what has been taken in.
 
 const (
-	intakeBatch = 200             // entries for which deliveries are read together
-	gapAtOnce   = 1000            // events of a gap read at once
-	lookEvery   = 2 * time.Second // how often a loss is looked for
+	intakeBatch = 200         // entries for which deliveries are read together
+	gapAtOnce   = 1000        // events of a gap read at once
+	lookEvery   = time.Second // how often a loss is looked for
 	readAgain   = 250 * time.Millisecond
 )
 
@@ -66,7 +66,10 @@ func (w *Worker) feed(ctx context.Context) {
 			err = w.replay(ctx)
 			w.fed <- fed{moved: true}
 		case <-ticker.C:
-			err = errors.Join(in.lookForLosses(ctx), w.replay(ctx))
+			if !w.cfg.NoPoll { // whatever the stream says: another replica may have lost it, or died between a commit and its bell
+				err = in.look(ctx)
+			}
+			err = errors.Join(err, w.replay(ctx))
 		}
 		if err != nil && ctx.Err() == nil {
 			w.cfg.Log.Warn("feed the delivery worker", "error", err)

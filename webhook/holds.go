@@ -10,9 +10,14 @@ import (
 )
 
 const (
-	renewEvery = 3 * time.Second
-	handEvery  = 250 * time.Millisecond         // how often a shard that is to be handed back is looked at
-	sureFor    = store.ShardLease - time.Second // since a renewal was begun: then another replica may take the shard
+	renewEvery = time.Second
+	// A shard that is to go waits so long for its attempts in flight: then they are the next holder's to make again, for one slow
+	// receiver must not hold up all of a shard. At a stop they have until the end of the drain.
+	leavePatience = time.Second
+	forGood       = time.Hour
+
+	handEvery = 250 * time.Millisecond         // how often a shard that is to be handed back is looked at
+	sureFor   = store.ShardLease - time.Second // since a renewal was begun: then another replica may take the shard
 )
 
 // holds are the shards that this replica does the deliveries of.
@@ -30,6 +35,7 @@ type hold struct {
 	store.Hold
 	sureUntil time.Time
 	leaving   bool // it is to be handed back: nothing new begins
+	since     time.Time
 }
 
 func (h *hold) good(now time.Time) bool { return now.Before(h.sureUntil) }
@@ -107,7 +113,7 @@ func (h *holds) renewed(held []store.Hold, share int, began time.Time) (strange 
 		x.sureUntil = began.Add(sureFor)
 		if !x.leaving {
 			staying++
-			x.leaving = staying > share
+			x.leaving, x.since = staying > share, now
 		}
 	}
 	return strange
@@ -118,7 +124,7 @@ func (h *holds) leave() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, x := range h.of {
-		x.leaving = true
+		x.leaving, x.since = true, time.Now().Add(forGood)
 	}
 }
 
@@ -128,7 +134,7 @@ func (h *holds) idle() []store.Hold {
 	defer h.mu.Unlock()
 	var out []store.Hold
 	for shard, x := range h.of {
-		if x.leaving && h.busy[shard] == 0 {
+		if x.leaving && (h.busy[shard] == 0 || time.Since(x.since) > leavePatience) {
 			out = append(out, x.Hold)
 			delete(h.of, shard)
 		}

@@ -17,7 +17,7 @@ const (
 
 // record writes outcomes down, many in one transaction, until there are no more; then it rings for what changed. With the
 // database away it waits: what it never gets to write is sent again after its lease, which is what at-least-once allows.
-func (w *Worker) record() {
+func (w *Worker) record(ctx context.Context) {
 	var batch []*store.Outcome
 	flush := time.NewTimer(recordEvery)
 	flush.Stop()
@@ -25,8 +25,6 @@ func (w *Worker) record() {
 		select {
 		case o, open := <-w.outcomes:
 			if !open {
-				ctx, cancel := context.WithTimeout(context.Background(), lastChance)
-				defer cancel()
 				w.write(ctx, batch)
 				return
 			}
@@ -38,7 +36,7 @@ func (w *Worker) record() {
 			}
 		case <-flush.C:
 		}
-		w.write(context.Background(), batch)
+		w.write(ctx, batch)
 		batch = nil
 	}
 }

@@ -39,7 +39,8 @@ const (
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
 	tick          = 50 * time.Millisecond
 	stale         = 50 * time.Millisecond // what was read longer ago is read again before it is sent
-	remembered    = time.Minute           // how long a change of a business's endpoints is; far beyond what waits unread
+	rereadWithin  = 2 * time.Second
+	remembered    = time.Minute // how long a change of a business's endpoints is; far beyond what waits unread
 )
 
 // Worker delivers. Feed it with Offer, and Run it.
@@ -141,10 +142,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { w.feed(ctx) })
 	helpers.Go(func() { w.renew(ctx) })
+	recording, endRecording := context.WithCancel(context.WithoutCancel(ctx))
+	defer endRecording()
 	recorded := make(chan struct{})
 	go func() {
 		defer close(recorded)
-		w.record()
+		w.record(recording)
 	}()
 
 	attempts, cut := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -173,11 +176,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.drain(cut)
 	helpers.Wait()
 	close(w.outcomes)
+	defer time.AfterFunc(lastChance, endRecording).Stop() // with the database away it would go on for ever
 	<-recorded
-	w.give(context.Background(), w.holds.rest())
-	if w.holds.shared {
-		return w.cfg.Store.Leave(context.WithoutCancel(ctx), w.replica)
-	}
+	giving, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastChance)
+	defer cancel()
+	w.give(giving, w.holds.rest())
 	return nil
 }
 
@@ -185,12 +188,19 @@ var errCut = errors.New("the drain is over")
 
 // drain waits for the attempts in flight. The shards are handed back with all that else is held of them.
 func (w *Worker) drain(cut context.CancelCauseFunc) {
+	limit := time.AfterFunc(w.cfg.Drain, func() { cut(errCut) })
+	defer limit.Stop()
 	w.holds.leave()
+	if w.holds.shared { // the others need not wait to find out: they take what is handed back as it comes
+		leaving, cancel := context.WithTimeout(context.Background(), lastChance)
+		if err := w.cfg.Store.Leave(leaving, w.replica); err != nil {
+			w.cfg.Log.Warn("say goodbye to the other replicas", "error", err)
+		}
+		cancel()
+	}
 	for range w.fed { // until the feeder has ended: what it still brings is handed back too
 		continue
 	}
-	limit := time.AfterFunc(w.cfg.Drain, func() { cut(errCut) })
-	defer limit.Stop()
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for w.flying > 0 {
@@ -215,7 +225,7 @@ func (w *Worker) laneOf(of store.Due) *lane {
 }
 
 func endpointOf(job *store.Job) store.Due {
-	return store.Due{EndpointID: job.EndpointID, Shard: job.Shard}
+	return store.Due{EndpointID: job.EndpointID, BusinessID: job.BusinessID, Shard: job.Shard}
 }
 
 // take takes over what the feeder has read.
@@ -359,7 +369,9 @@ func (w *Worker) cutShort(l *lane, job *store.Job) {
 // deliver makes one attempt and decides what follows from it.
 func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) ended {
 	if w.cfg.Store.Now().Sub(job.ReadAt) > stale || w.changedAt(job.BusinessID) >= job.ReadAt {
-		waits, err := w.cfg.Store.Reread(ctx, job)
+		reading, cancel := context.WithTimeout(ctx, rereadWithin)
+		waits, err := w.cfg.Store.Reread(reading, job)
+		cancel()
 		if err != nil {
 			w.cfg.Log.Warn("send a delivery: giving it back", "error", err)
 			return ended{job: job, began: began, cut: true}
