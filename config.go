@@ -27,7 +27,9 @@ type Settings struct {
 	DeliveryTimeout      time.Duration `name:"delivery-timeout" aliases:"parley-delivery-timeout" env:"PARLEY_DELIVERY_TIMEOUT" default:"10s" placeholder:"DURATION" help:"Total deadline of one delivery attempt, connect to last body byte (default: ${default})."`
 	DeliveryRetries      int           `name:"delivery-retries" aliases:"parley-delivery-retries" env:"PARLEY_DELIVERY_RETRIES" default:"2" placeholder:"N" help:"Automatic retries after the first attempt (default: ${default})."`
 	DeliveryBackoff      time.Duration `name:"delivery-backoff" aliases:"parley-delivery-backoff" env:"PARLEY_DELIVERY_BACKOFF" default:"5s" placeholder:"DURATION" help:"Delay before the first retry; each next one is 5 times longer, with a jitter of 20 % either way (default: ${default})."`
+	EndpointGrace        time.Duration `name:"endpoint-grace" aliases:"parley-endpoint-grace" env:"PARLEY_ENDPOINT_GRACE" default:"72h" placeholder:"DURATION" help:"An endpoint is disabled when its deliveries have failed for this long without one success (default: ${default})."`
 	SecretKey            string        `name:"secret-key" aliases:"parley-secret-key" env:"PARLEY_SECRET_KEY" default:"" placeholder:"BASE64" help:"32 bytes in base64: encrypts stored signing secrets and provider keys. Empty: a key file beside the SQLite database; required with postgres://."`
+	SecretKeyOld         string        `name:"secret-key-old" aliases:"parley-secret-key-old" env:"PARLEY_SECRET_KEY_OLD" default:"" placeholder:"BASE64,…" help:"Other keys, comma separated, that open what they have sealed: to change PARLEY_SECRET_KEY. The start seals everything with that one."`
 	TurnTimeout          time.Duration `name:"turn-timeout" aliases:"parley-turn-timeout" env:"PARLEY_TURN_TIMEOUT" default:"60s" placeholder:"DURATION" help:"Deadline of one turn (default: ${default})."`
 	RateLimit            string        `name:"rate-limit" aliases:"parley-rate-limit" env:"PARLEY_RATE_LIMIT" default:"" placeholder:"N" help:"Requests a minute for each credential; empty: no limit."`
 	Retention            time.Duration `name:"retention" aliases:"parley-retention" env:"PARLEY_RETENTION" default:"720h" placeholder:"DURATION" help:"How long events, deliveries and messages are kept (default: ${default})."`
@@ -67,6 +69,12 @@ func (s *Settings) Validate() error {
 	if s.SecretKey != "" {
 		_, err := store.NewSealer(s.SecretKey)
 		check(err == nil, "PARLEY_SECRET_KEY", "must be 32 bytes in base64 (openssl rand -base64 32 makes one)")
+	} else {
+		check(s.SecretKeyOld == "", "PARLEY_SECRET_KEY_OLD", "needs PARLEY_SECRET_KEY, which takes its place")
+	}
+	for _, old := range list(s.SecretKeyOld) {
+		_, err := store.NewSealer(old)
+		check(err == nil, "PARLEY_SECRET_KEY_OLD", "must be a comma separated list of keys, each 32 bytes in base64")
 	}
 	if s.RedisURL != "" {
 		err := stream.CheckURL(s.RedisURL)
@@ -78,6 +86,7 @@ func (s *Settings) Validate() error {
 	check(s.DeliveryTimeout > 0 && s.DeliveryTimeout <= 10*time.Minute, "PARLEY_DELIVERY_TIMEOUT", "must be more than 0 and at most 10m")
 	check(s.DeliveryRetries >= 0 && s.DeliveryRetries <= 20, "PARLEY_DELIVERY_RETRIES", "must be between 0 and 20")
 	check(s.DeliveryBackoff > 0, "PARLEY_DELIVERY_BACKOFF", "must be more than 0")
+	check(s.EndpointGrace > 0, "PARLEY_ENDPOINT_GRACE", "must be more than 0")
 	check(s.TurnTimeout > 0, "PARLEY_TURN_TIMEOUT", "must be more than 0")
 	_, err = s.rateLimit()
 	check(err == nil, "PARLEY_RATE_LIMIT", "must be a whole number of requests a minute, at least 1")
@@ -132,14 +141,25 @@ func (s *Settings) graphQLLimits() graph.Limits {
 	}
 }
 
-func (s *Settings) privateHosts() []string {
-	var hosts []string
-	for h := range strings.SplitSeq(s.PrivateHosts, ",") {
-		if h = strings.TrimSpace(h); h != "" {
-			hosts = append(hosts, h)
+func (s *Settings) privateHosts() []string { return list(s.PrivateHosts) }
+
+// sealer is made of the secret keys; nil where the database has a key file.
+func (s *Settings) sealer() (*store.Sealer, error) {
+	if s.SecretKey == "" {
+		return nil, nil
+	}
+	return store.NewSealer(s.SecretKey, list(s.SecretKeyOld)...)
+}
+
+// list is what stands between commas.
+func list(setting string) []string {
+	var out []string
+	for x := range strings.SplitSeq(setting, ",") {
+		if x = strings.TrimSpace(x); x != "" {
+			out = append(out, x)
 		}
 	}
-	return hosts
+	return out
 }
 
 // openAI says whether the operator has set up an OpenAI-compatible server.

@@ -179,11 +179,17 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 			p.worker.Changed(business)
 			p.stream.PublishDeliveries(business) // for the other replicas, and whoever watches
 		},
+		DeliveriesWaiting: func(business string, deliveries ...string) {
+			p.worker.Changed(business)
+			p.stream.PublishDeliveries(business) // for the other replicas, one of which may have the business's shard
+			if len(deliveries) > 0 {
+				p.stream.PublishDeliveries(business, deliveries...)
+			}
+		},
+		EndpointGrace: s.EndpointGrace,
 	}
-	if s.SecretKey != "" {
-		if config.Sealer, err = store.NewSealer(s.SecretKey); err != nil {
-			return nil, err
-		}
+	if config.Sealer, err = s.sealer(); err != nil {
+		return nil, err
 	}
 	if p.store, err = store.Open(ctx, config); err != nil {
 		return nil, err
@@ -308,10 +314,8 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 func createBusiness(ctx context.Context, cmd *command, stdout io.Writer) error {
 	config := store.Config{URL: cmd.DatabaseURL}
 	var err error
-	if cmd.SecretKey != "" {
-		if config.Sealer, err = store.NewSealer(cmd.SecretKey); err != nil {
-			return err
-		}
+	if config.Sealer, err = cmd.sealer(); err != nil {
+		return err
 	}
 	s, err := store.Open(ctx, config)
 	if err != nil {

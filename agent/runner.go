@@ -42,8 +42,8 @@ type Runner struct {
 	cfg    Config
 	queue  *queue
 	line   *line
-	keys   keysInFlight
 	mcp    *mcpServers
+	keys   keysInFlight
 	turns  sync.WaitGroup
 	ctx    context.Context // of all turns: ends when they are interrupted
 	cancel context.CancelCauseFunc

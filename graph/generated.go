@@ -151,13 +151,19 @@ type ComplexityRoot struct {
 	}
 
 	DeliveryAttempt struct {
-		DurationMs   func(childComplexity int) int
-		Error        func(childComplexity int) int
-		Number       func(childComplexity int) int
-		ResponseBody func(childComplexity int) int
-		StartedAt    func(childComplexity int) int
-		StatusCode   func(childComplexity int) int
-		Trigger      func(childComplexity int) int
+		ConnectMs     func(childComplexity int) int
+		DNSMs         func(childComplexity int) int
+		DurationMs    func(childComplexity int) int
+		Error         func(childComplexity int) int
+		FirstByteMs   func(childComplexity int) int
+		NextAttemptAt func(childComplexity int) int
+		Number        func(childComplexity int) int
+		RemoteAddress func(childComplexity int) int
+		ResponseBody  func(childComplexity int) int
+		StartedAt     func(childComplexity int) int
+		StatusCode    func(childComplexity int) int
+		TLSMs         func(childComplexity int) int
+		Trigger       func(childComplexity int) int
 	}
 
 	DeliveryConnection struct {
@@ -257,9 +263,12 @@ type ComplexityRoot struct {
 		CreateWebhookEndpoint func(childComplexity int, input store.EndpointInput) int
 		DeleteAgent           func(childComplexity int, id string) int
 		DeleteWebhookEndpoint func(childComplexity int, id string) int
+		Redeliver             func(childComplexity int, deliveryID string) int
+		ReplayEvents          func(childComplexity int, endpointID string, since store.Time, until *store.Time, failedOnly *bool) int
 		RevokeAPIKey          func(childComplexity int, id string) int
 		RevokeAccessToken     func(childComplexity int, id string) int
 		RotateWebhookSecret   func(childComplexity int, id string, overlapHours int) int
+		SendTestEvent         func(childComplexity int, endpointID string, typeArg store.EventType) int
 		UpdateAgent           func(childComplexity int, id string, input store.AgentInput) int
 		UpdateWebhookEndpoint func(childComplexity int, id string, input store.EndpointInput) int
 	}
@@ -280,12 +289,26 @@ type ComplexityRoot struct {
 		Delivery         func(childComplexity int, id string) int
 		Events           func(childComplexity int, filter *store.EventFilter, first *int, after *string, last *int, before *string) int
 		FeedCursor       func(childComplexity int) int
+		ReplayJob        func(childComplexity int, id string) int
 		Run              func(childComplexity int, id string) int
 		Runs             func(childComplexity int, agentID *string, status *store.RunStatus, first *int, after *string) int
 		Usage            func(childComplexity int, from store.Time, to store.Time) int
 		Viewer           func(childComplexity int) int
 		WebhookEndpoint  func(childComplexity int, id string) int
 		WebhookEndpoints func(childComplexity int) int
+	}
+
+	ReplayJob struct {
+		CreatedAt  func(childComplexity int) int
+		EndpointID func(childComplexity int) int
+		FailedOnly func(childComplexity int) int
+		FinishedAt func(childComplexity int) int
+		ID         func(childComplexity int) int
+		Sent       func(childComplexity int) int
+		Since      func(childComplexity int) int
+		Status     func(childComplexity int) int
+		Total      func(childComplexity int) int
+		Until      func(childComplexity int) int
 	}
 
 	RotateWebhookSecretPayload struct {
@@ -305,6 +328,7 @@ type ComplexityRoot struct {
 		SessionID      func(childComplexity int) int
 		StartedAt      func(childComplexity int) int
 		Status         func(childComplexity int) int
+		Steps          func(childComplexity int) int
 		TokenUsage     func(childComplexity int) int
 	}
 
@@ -317,6 +341,13 @@ type ComplexityRoot struct {
 	RunEdge struct {
 		Cursor func(childComplexity int) int
 		Node   func(childComplexity int) int
+	}
+
+	RunStep struct {
+		Model     func(childComplexity int) int
+		Text      func(childComplexity int) int
+		ToolCalls func(childComplexity int) int
+		Usage     func(childComplexity int) int
 	}
 
 	Subscription struct {
@@ -344,6 +375,14 @@ type ComplexityRoot struct {
 		URL              func(childComplexity int) int
 	}
 
+	ToolCall struct {
+		Arguments  func(childComplexity int) int
+		DurationMs func(childComplexity int) int
+		Failed     func(childComplexity int) int
+		Name       func(childComplexity int) int
+		Result     func(childComplexity int) int
+	}
+
 	Usage struct {
 		ChannelMessages func(childComplexity int) int
 		LLM             func(childComplexity int) int
@@ -360,7 +399,9 @@ type ComplexityRoot struct {
 		Deliveries     func(childComplexity int, status *store.DeliveryStatus, first *int, after *string) int
 		DisabledReason func(childComplexity int) int
 		Events         func(childComplexity int) int
+		FailingSince   func(childComplexity int) int
 		ID             func(childComplexity int) int
+		ReplayJobs     func(childComplexity int) int
 		Status         func(childComplexity int) int
 		URL            func(childComplexity int) int
 	}
@@ -398,6 +439,9 @@ type MutationResolver interface {
 	UpdateWebhookEndpoint(ctx context.Context, id string, input store.EndpointInput) (*store.Endpoint, error)
 	DeleteWebhookEndpoint(ctx context.Context, id string) (string, error)
 	RotateWebhookSecret(ctx context.Context, id string, overlapHours int) (*store.Rotated, error)
+	SendTestEvent(ctx context.Context, endpointID string, typeArg store.EventType) (*store.Delivery, error)
+	Redeliver(ctx context.Context, deliveryID string) (*store.Delivery, error)
+	ReplayEvents(ctx context.Context, endpointID string, since store.Time, until *store.Time, failedOnly *bool) (*store.Replay, error)
 	CreateAgent(ctx context.Context, input store.AgentInput) (*store.Agent, error)
 	UpdateAgent(ctx context.Context, id string, input store.AgentInput) (*store.Agent, error)
 	DeleteAgent(ctx context.Context, id string) (string, error)
@@ -414,6 +458,7 @@ type QueryResolver interface {
 	WebhookEndpoint(ctx context.Context, id string) (*store.Endpoint, error)
 	Deliveries(ctx context.Context, endpointID *string, status *store.DeliveryStatus, first *int, after *string) (*store.DeliveryConnection, error)
 	Delivery(ctx context.Context, id string) (*store.Delivery, error)
+	ReplayJob(ctx context.Context, id string) (*store.Replay, error)
 	Events(ctx context.Context, filter *store.EventFilter, first *int, after *string, last *int, before *string) (*store.EventConnection, error)
 	FeedCursor(ctx context.Context) (string, error)
 	Runs(ctx context.Context, agentID *string, status *store.RunStatus, first *int, after *string) (*store.RunConnection, error)
@@ -439,6 +484,7 @@ type ViewerResolver interface {
 	Credential(ctx context.Context, obj *store.Viewer) (string, error)
 }
 type WebhookEndpointResolver interface {
+	ReplayJobs(ctx context.Context, obj *store.Endpoint) ([]*store.Replay, error)
 	Deliveries(ctx context.Context, obj *store.Endpoint, status *store.DeliveryStatus, first *int, after *string) (*store.DeliveryConnection, error)
 }
 
@@ -850,6 +896,18 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.ComplexityRoot.Delivery.Status(childComplexity), true
 
+	case "DeliveryAttempt.connectMs":
+		if e.ComplexityRoot.DeliveryAttempt.ConnectMs == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.ConnectMs(childComplexity), true
+	case "DeliveryAttempt.dnsMs":
+		if e.ComplexityRoot.DeliveryAttempt.DNSMs == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.DNSMs(childComplexity), true
 	case "DeliveryAttempt.durationMs":
 		if e.ComplexityRoot.DeliveryAttempt.DurationMs == nil {
 			break
@@ -862,12 +920,30 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.DeliveryAttempt.Error(childComplexity), true
+	case "DeliveryAttempt.firstByteMs":
+		if e.ComplexityRoot.DeliveryAttempt.FirstByteMs == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.FirstByteMs(childComplexity), true
+	case "DeliveryAttempt.nextAttemptAt":
+		if e.ComplexityRoot.DeliveryAttempt.NextAttemptAt == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.NextAttemptAt(childComplexity), true
 	case "DeliveryAttempt.number":
 		if e.ComplexityRoot.DeliveryAttempt.Number == nil {
 			break
 		}
 
 		return e.ComplexityRoot.DeliveryAttempt.Number(childComplexity), true
+	case "DeliveryAttempt.remoteAddress":
+		if e.ComplexityRoot.DeliveryAttempt.RemoteAddress == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.RemoteAddress(childComplexity), true
 	case "DeliveryAttempt.responseBody":
 		if e.ComplexityRoot.DeliveryAttempt.ResponseBody == nil {
 			break
@@ -886,6 +962,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.DeliveryAttempt.StatusCode(childComplexity), true
+	case "DeliveryAttempt.tlsMs":
+		if e.ComplexityRoot.DeliveryAttempt.TLSMs == nil {
+			break
+		}
+
+		return e.ComplexityRoot.DeliveryAttempt.TLSMs(childComplexity), true
 	case "DeliveryAttempt.trigger":
 		if e.ComplexityRoot.DeliveryAttempt.Trigger == nil {
 			break
@@ -1317,6 +1399,28 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Mutation.DeleteWebhookEndpoint(childComplexity, args["id"].(string)), true
+	case "Mutation.redeliver":
+		if e.ComplexityRoot.Mutation.Redeliver == nil {
+			break
+		}
+
+		args, err := ec.field_Mutation_redeliver_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.ComplexityRoot.Mutation.Redeliver(childComplexity, args["deliveryId"].(string)), true
+	case "Mutation.replayEvents":
+		if e.ComplexityRoot.Mutation.ReplayEvents == nil {
+			break
+		}
+
+		args, err := ec.field_Mutation_replayEvents_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.ComplexityRoot.Mutation.ReplayEvents(childComplexity, args["endpointId"].(string), args["since"].(store.Time), args["until"].(*store.Time), args["failedOnly"].(*bool)), true
 	case "Mutation.revokeApiKey":
 		if e.ComplexityRoot.Mutation.RevokeAPIKey == nil {
 			break
@@ -1350,6 +1454,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Mutation.RotateWebhookSecret(childComplexity, args["id"].(string), args["overlapHours"].(int)), true
+	case "Mutation.sendTestEvent":
+		if e.ComplexityRoot.Mutation.SendTestEvent == nil {
+			break
+		}
+
+		args, err := ec.field_Mutation_sendTestEvent_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.ComplexityRoot.Mutation.SendTestEvent(childComplexity, args["endpointId"].(string), args["type"].(store.EventType)), true
 	case "Mutation.updateAgent":
 		if e.ComplexityRoot.Mutation.UpdateAgent == nil {
 			break
@@ -1472,6 +1587,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.ComplexityRoot.Query.FeedCursor(childComplexity), true
 
+	case "Query.replayJob":
+		if e.ComplexityRoot.Query.ReplayJob == nil {
+			break
+		}
+
+		args, err := ec.field_Query_replayJob_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.ComplexityRoot.Query.ReplayJob(childComplexity, args["id"].(string)), true
 	case "Query.run":
 		if e.ComplexityRoot.Query.Run == nil {
 			break
@@ -1528,6 +1654,67 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Query.WebhookEndpoints(childComplexity), true
+
+	case "ReplayJob.createdAt":
+		if e.ComplexityRoot.ReplayJob.CreatedAt == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ReplayJob.CreatedAt(childComplexity), true
+	case "ReplayJob.endpointId":
+		if e.ComplexityRoot.ReplayJob.EndpointID == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ReplayJob.EndpointID(childComplexity), true
+	case "ReplayJob.failedOnly":
+		if e.ComplexityRoot.ReplayJob.FailedOnly == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ReplayJob.FailedOnly(childComplexity), true
+	case "ReplayJob.finishedAt":
+		if e.ComplexityRoot.ReplayJob.FinishedAt == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ReplayJob.FinishedAt(childComplexity), true
+	case "ReplayJob.id":
+		if e.ComplexityRoot.ReplayJob.ID == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ReplayJob.ID(childComplexity), true
+	case "ReplayJob.sent":
+		if e.ComplexityRoot.ReplayJob.Sent == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ReplayJob.Sent(childComplexity), true
+	case "ReplayJob.since":
+		if e.ComplexityRoot.ReplayJob.Since == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ReplayJob.Since(childComplexity), true
+	case "ReplayJob.status":
+		if e.ComplexityRoot.ReplayJob.Status == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ReplayJob.Status(childComplexity), true
+	case "ReplayJob.total":
+		if e.ComplexityRoot.ReplayJob.Total == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ReplayJob.Total(childComplexity), true
+	case "ReplayJob.until":
+		if e.ComplexityRoot.ReplayJob.Until == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ReplayJob.Until(childComplexity), true
 
 	case "RotateWebhookSecretPayload.endpoint":
 		if e.ComplexityRoot.RotateWebhookSecretPayload.Endpoint == nil {
@@ -1608,6 +1795,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Run.Status(childComplexity), true
+	case "Run.steps":
+		if e.ComplexityRoot.Run.Steps == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Run.Steps(childComplexity), true
 	case "Run.usage":
 		if e.ComplexityRoot.Run.TokenUsage == nil {
 			break
@@ -1646,6 +1839,31 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.RunEdge.Node(childComplexity), true
+
+	case "RunStep.model":
+		if e.ComplexityRoot.RunStep.Model == nil {
+			break
+		}
+
+		return e.ComplexityRoot.RunStep.Model(childComplexity), true
+	case "RunStep.text":
+		if e.ComplexityRoot.RunStep.Text == nil {
+			break
+		}
+
+		return e.ComplexityRoot.RunStep.Text(childComplexity), true
+	case "RunStep.toolCalls":
+		if e.ComplexityRoot.RunStep.ToolCalls == nil {
+			break
+		}
+
+		return e.ComplexityRoot.RunStep.ToolCalls(childComplexity), true
+	case "RunStep.usage":
+		if e.ComplexityRoot.RunStep.Usage == nil {
+			break
+		}
+
+		return e.ComplexityRoot.RunStep.Usage(childComplexity), true
 
 	case "Subscription.chat":
 		if e.ComplexityRoot.Subscription.Chat == nil {
@@ -1761,6 +1979,37 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.ComplexityRoot.Tool.URL(childComplexity), true
 
+	case "ToolCall.arguments":
+		if e.ComplexityRoot.ToolCall.Arguments == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ToolCall.Arguments(childComplexity), true
+	case "ToolCall.durationMs":
+		if e.ComplexityRoot.ToolCall.DurationMs == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ToolCall.DurationMs(childComplexity), true
+	case "ToolCall.failed":
+		if e.ComplexityRoot.ToolCall.Failed == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ToolCall.Failed(childComplexity), true
+	case "ToolCall.name":
+		if e.ComplexityRoot.ToolCall.Name == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ToolCall.Name(childComplexity), true
+	case "ToolCall.result":
+		if e.ComplexityRoot.ToolCall.Result == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ToolCall.Result(childComplexity), true
+
 	case "Usage.channelMessages":
 		if e.ComplexityRoot.Usage.ChannelMessages == nil {
 			break
@@ -1822,12 +2071,24 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.WebhookEndpoint.Events(childComplexity), true
+	case "WebhookEndpoint.failingSince":
+		if e.ComplexityRoot.WebhookEndpoint.FailingSince == nil {
+			break
+		}
+
+		return e.ComplexityRoot.WebhookEndpoint.FailingSince(childComplexity), true
 	case "WebhookEndpoint.id":
 		if e.ComplexityRoot.WebhookEndpoint.ID == nil {
 			break
 		}
 
 		return e.ComplexityRoot.WebhookEndpoint.ID(childComplexity), true
+	case "WebhookEndpoint.replayJobs":
+		if e.ComplexityRoot.WebhookEndpoint.ReplayJobs == nil {
+			break
+		}
+
+		return e.ComplexityRoot.WebhookEndpoint.ReplayJobs(childComplexity), true
 	case "WebhookEndpoint.status":
 		if e.ComplexityRoot.WebhookEndpoint.Status == nil {
 			break
@@ -2061,6 +2322,16 @@ enum AttemptTrigger {
   REPLAY
   "By ` + "`" + `sendTestEvent` + "`" + `."
   TEST
+}
+
+"The state of a replay."
+enum ReplayStatus {
+  "It goes on."
+  RUNNING
+  "Everything was sent."
+  FINISHED
+  "Its endpoint was disabled or deleted meanwhile. What it had not sent is sent by another one."
+  STOPPED
 }
 
 "What an access token may do. Each scope includes the ones before it. An API key has none: it may chat, and nothing else."
@@ -2381,6 +2652,10 @@ type WebhookEndpoint {
   status: EndpointStatus!
   "Why it is disabled."
   disabledReason: String
+  "When the first of its deliveries failed for good since the last success; null if none did. Long enough, and it is disabled."
+  failingSince: Time
+  "Its last 20 replays, newest first."
+  replayJobs: [ReplayJob!]! @listSize(assumedSize: 20)
   "Its deliveries, newest first."
   deliveries(
     "Only those in this state."
@@ -2422,10 +2697,46 @@ type DeliveryAttempt {
   durationMs: Int!
   "The HTTP status that the receiver answered with; null if it gave none in time."
   statusCode: Int
+  "How long the look-up of the name took, in milliseconds; null where there was none, as on a connection that is used again."
+  dnsMs: Int
+  "How long the connection took, in milliseconds; null where none was made."
+  connectMs: Int
+  "How long the TLS handshake took, in milliseconds; null where there was none."
+  tlsMs: Int
+  "How long the first byte of the answer was in coming since the attempt began, in milliseconds; null if none came."
+  firstByteMs: Int
+  "The address that was connected to, host and port; null if there was no connection."
+  remoteAddress: String
   "Why it failed, in one word such as ` + "`" + `timeout` + "`" + ` or ` + "`" + `http_500` + "`" + `; null for a success."
   error: String
   "The first 16 KiB of the answer."
   responseBody: String
+  "When the next attempt was due, as this one left it; null if none was to follow."
+  nextAttemptAt: Time
+}
+
+"A job that sends an endpoint the events of a time again. It goes on through restarts, and steps aside for fresh events."
+type ReplayJob {
+  "Its id."
+  id: ID!
+  "Its state."
+  status: ReplayStatus!
+  "How many deliveries it is to send; once it has finished, how many it has sent. What was sent in other ways meanwhile is left out."
+  total: Int!
+  "Of how many it has made an attempt. The deliveries say what became of them."
+  sent: Int!
+  "The endpoint."
+  endpointId: ID!
+  "Events from this instant on."
+  since: Time!
+  "And before this one."
+  until: Time!
+  "Whether it sends only what failed or was skipped."
+  failedOnly: Boolean!
+  "When it was made."
+  createdAt: Time!
+  "When it finished or was stopped."
+  finishedAt: Time
 }
 
 "A page of deliveries, newest first."
@@ -2502,6 +2813,34 @@ type Run {
   errorClass: String
   "What it replied."
   reply: Message
+  "What it came to, step by step."
+  steps: [RunStep!]! @listSize(assumedSize: 4)
+}
+
+"One call of the model in a run, with the tools that it called."
+type RunStep {
+  "What answered."
+  model: String!
+  "What it said: in the last step, the reply as the model wrote it."
+  text: String!
+  "The tools that it called, in order."
+  toolCalls: [ToolCall!]! @listSize(assumedSize: 4)
+  "What the step cost in tokens."
+  usage: TokenUsage!
+}
+
+"One call of a tool."
+type ToolCall {
+  "The tool's name, as the model wrote it."
+  name: String!
+  "What it was called with: JSON, as the model wrote it, cut to 4 KiB."
+  arguments: String!
+  "What it brought, or why it failed, cut to 4 KiB."
+  result: String!
+  "Whether it failed."
+  failed: Boolean!
+  "How long it took, in milliseconds."
+  durationMs: Int!
 }
 
 "A page of runs, newest first."
@@ -2761,6 +3100,11 @@ type Query {
     "Its id."
     id: ID!
   ): Delivery
+  "One replay; null if there is none."
+  replayJob(
+    "Its id."
+    id: ID!
+  ): ReplayJob
   "The feed, oldest first: the first 20 unless said otherwise. An edge's cursor also resumes the subscription."
   events(
     "Which events."
@@ -2836,6 +3180,29 @@ type Mutation {
     "For how many hours the secrets before go on signing."
     overlapHours: Int! = 24
   ): RotateWebhookSecretPayload!
+  "Sends a test event of a type to a webhook endpoint, a disabled one too: one attempt, which counts for nothing. Its data says ` + "`" + `test` + "`" + `."
+  sendTestEvent(
+    "The endpoint."
+    endpointId: ID!
+    "The type, whether the endpoint subscribes to it or not."
+    type: EventType!
+  ): Delivery!
+  "Has one more attempt made of a delivery, at once. It takes the place of a pending retry; what was delivered stays delivered."
+  redeliver(
+    "The delivery."
+    deliveryId: ID!
+  ): Delivery!
+  "Sends a webhook endpoint the events of a time again, in their order: those that failed or were skipped, or all of its types."
+  replayEvents(
+    "The endpoint."
+    endpointId: ID!
+    "Events from this instant on."
+    since: Time!
+    "And before this one; without it, all there are."
+    until: Time
+    "Only what failed or was skipped; else everything, what was delivered and what is older than the endpoint too."
+    failedOnly: Boolean = true
+  ): ReplayJob!
   "Makes an agent."
   createAgent(
     "Its settings."
@@ -3133,10 +3500,22 @@ func (ec *executionContext) childFields_DeliveryAttempt(ctx context.Context, fie
 		return ec.fieldContext_DeliveryAttempt_durationMs(ctx, field)
 	case "statusCode":
 		return ec.fieldContext_DeliveryAttempt_statusCode(ctx, field)
+	case "dnsMs":
+		return ec.fieldContext_DeliveryAttempt_dnsMs(ctx, field)
+	case "connectMs":
+		return ec.fieldContext_DeliveryAttempt_connectMs(ctx, field)
+	case "tlsMs":
+		return ec.fieldContext_DeliveryAttempt_tlsMs(ctx, field)
+	case "firstByteMs":
+		return ec.fieldContext_DeliveryAttempt_firstByteMs(ctx, field)
+	case "remoteAddress":
+		return ec.fieldContext_DeliveryAttempt_remoteAddress(ctx, field)
 	case "error":
 		return ec.fieldContext_DeliveryAttempt_error(ctx, field)
 	case "responseBody":
 		return ec.fieldContext_DeliveryAttempt_responseBody(ctx, field)
+	case "nextAttemptAt":
+		return ec.fieldContext_DeliveryAttempt_nextAttemptAt(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type DeliveryAttempt", field.Name)
 }
@@ -3333,6 +3712,32 @@ func (ec *executionContext) childFields_PageInfo(ctx context.Context, field grap
 	return nil, fmt.Errorf("no field named %q was found under type PageInfo", field.Name)
 }
 
+func (ec *executionContext) childFields_ReplayJob(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "id":
+		return ec.fieldContext_ReplayJob_id(ctx, field)
+	case "status":
+		return ec.fieldContext_ReplayJob_status(ctx, field)
+	case "total":
+		return ec.fieldContext_ReplayJob_total(ctx, field)
+	case "sent":
+		return ec.fieldContext_ReplayJob_sent(ctx, field)
+	case "endpointId":
+		return ec.fieldContext_ReplayJob_endpointId(ctx, field)
+	case "since":
+		return ec.fieldContext_ReplayJob_since(ctx, field)
+	case "until":
+		return ec.fieldContext_ReplayJob_until(ctx, field)
+	case "failedOnly":
+		return ec.fieldContext_ReplayJob_failedOnly(ctx, field)
+	case "createdAt":
+		return ec.fieldContext_ReplayJob_createdAt(ctx, field)
+	case "finishedAt":
+		return ec.fieldContext_ReplayJob_finishedAt(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type ReplayJob", field.Name)
+}
+
 func (ec *executionContext) childFields_RotateWebhookSecretPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "endpoint":
@@ -3369,6 +3774,8 @@ func (ec *executionContext) childFields_Run(ctx context.Context, field graphql.C
 		return ec.fieldContext_Run_errorClass(ctx, field)
 	case "reply":
 		return ec.fieldContext_Run_reply(ctx, field)
+	case "steps":
+		return ec.fieldContext_Run_steps(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type Run", field.Name)
 }
@@ -3393,6 +3800,20 @@ func (ec *executionContext) childFields_RunEdge(ctx context.Context, field graph
 		return ec.fieldContext_RunEdge_node(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type RunEdge", field.Name)
+}
+
+func (ec *executionContext) childFields_RunStep(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "model":
+		return ec.fieldContext_RunStep_model(ctx, field)
+	case "text":
+		return ec.fieldContext_RunStep_text(ctx, field)
+	case "toolCalls":
+		return ec.fieldContext_RunStep_toolCalls(ctx, field)
+	case "usage":
+		return ec.fieldContext_RunStep_usage(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type RunStep", field.Name)
 }
 
 func (ec *executionContext) childFields_TokenUsage(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -3433,6 +3854,22 @@ func (ec *executionContext) childFields_Tool(ctx context.Context, field graphql.
 	return nil, fmt.Errorf("no field named %q was found under type Tool", field.Name)
 }
 
+func (ec *executionContext) childFields_ToolCall(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "name":
+		return ec.fieldContext_ToolCall_name(ctx, field)
+	case "arguments":
+		return ec.fieldContext_ToolCall_arguments(ctx, field)
+	case "result":
+		return ec.fieldContext_ToolCall_result(ctx, field)
+	case "failed":
+		return ec.fieldContext_ToolCall_failed(ctx, field)
+	case "durationMs":
+		return ec.fieldContext_ToolCall_durationMs(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type ToolCall", field.Name)
+}
+
 func (ec *executionContext) childFields_Usage(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "llm":
@@ -3469,6 +3906,10 @@ func (ec *executionContext) childFields_WebhookEndpoint(ctx context.Context, fie
 		return ec.fieldContext_WebhookEndpoint_status(ctx, field)
 	case "disabledReason":
 		return ec.fieldContext_WebhookEndpoint_disabledReason(ctx, field)
+	case "failingSince":
+		return ec.fieldContext_WebhookEndpoint_failingSince(ctx, field)
+	case "replayJobs":
+		return ec.fieldContext_WebhookEndpoint_replayJobs(ctx, field)
 	case "deliveries":
 		return ec.fieldContext_WebhookEndpoint_deliveries(ctx, field)
 	}
@@ -3697,6 +4138,58 @@ func (ec *executionContext) field_Mutation_deleteWebhookEndpoint_args(ctx contex
 	return args, nil
 }
 
+func (ec *executionContext) field_Mutation_redeliver_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "deliveryId",
+		func(ctx context.Context, v any) (string, error) {
+			return ec.unmarshalNID2string(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["deliveryId"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_replayEvents_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "endpointId",
+		func(ctx context.Context, v any) (string, error) {
+			return ec.unmarshalNID2string(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["endpointId"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "since",
+		func(ctx context.Context, v any) (store.Time, error) {
+			return ec.unmarshalNTime2parleyᚋstoreᚐTime(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["since"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "until",
+		func(ctx context.Context, v any) (*store.Time, error) {
+			return ec.unmarshalOTime2ᚖparleyᚋstoreᚐTime(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["until"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "failedOnly",
+		func(ctx context.Context, v any) (*bool, error) {
+			return ec.unmarshalOBoolean2ᚖbool(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["failedOnly"] = arg3
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutation_revokeAccessToken_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -3744,6 +4237,28 @@ func (ec *executionContext) field_Mutation_rotateWebhookSecret_args(ctx context.
 		return nil, err
 	}
 	args["overlapHours"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_sendTestEvent_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "endpointId",
+		func(ctx context.Context, v any) (string, error) {
+			return ec.unmarshalNID2string(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["endpointId"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "type",
+		func(ctx context.Context, v any) (store.EventType, error) {
+			return ec.unmarshalNEventType2parleyᚋstoreᚐEventType(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["type"] = arg1
 	return args, nil
 }
 
@@ -3936,6 +4451,20 @@ func (ec *executionContext) field_Query_events_args(ctx context.Context, rawArgs
 		return nil, err
 	}
 	args["before"] = arg4
+	return args, nil
+}
+
+func (ec *executionContext) field_Query_replayJob_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id",
+		func(ctx context.Context, v any) (string, error) {
+			return ec.unmarshalNID2string(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
 	return args, nil
 }
 
@@ -5962,6 +6491,121 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_statusCode(_ context.Co
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
+func (ec *executionContext) _DeliveryAttempt_dnsMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_dnsMs(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.DNSMs, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_dnsMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _DeliveryAttempt_connectMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_connectMs(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.ConnectMs, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_connectMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _DeliveryAttempt_tlsMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_tlsMs(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.TLSMs, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_tlsMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _DeliveryAttempt_firstByteMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_firstByteMs(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.FirstByteMs, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_firstByteMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _DeliveryAttempt_remoteAddress(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_remoteAddress(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.RemoteAddress, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_remoteAddress(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
 func (ec *executionContext) _DeliveryAttempt_error(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -6006,6 +6650,29 @@ func (ec *executionContext) _DeliveryAttempt_responseBody(ctx context.Context, f
 }
 func (ec *executionContext) fieldContext_DeliveryAttempt_responseBody(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _DeliveryAttempt_nextAttemptAt(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DeliveryAttempt_nextAttemptAt(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.NextAttemptAt, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Time) graphql.Marshaler {
+			return ec.marshalOTime2ᚖparleyᚋstoreᚐTime(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_DeliveryAttempt_nextAttemptAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
 func (ec *executionContext) _DeliveryConnection_edges(ctx context.Context, field graphql.CollectedField, obj *store.DeliveryConnection) (ret graphql.Marshaler) {
@@ -7606,6 +8273,138 @@ func (ec *executionContext) fieldContext_Mutation_rotateWebhookSecret(ctx contex
 	return fc, nil
 }
 
+func (ec *executionContext) _Mutation_sendTestEvent(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_sendTestEvent(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().SendTestEvent(ctx, fc.Args["endpointId"].(string), fc.Args["type"].(store.EventType))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Delivery) graphql.Marshaler {
+			return ec.marshalNDelivery2ᚖparleyᚋstoreᚐDelivery(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_sendTestEvent(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Delivery(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_sendTestEvent_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_redeliver(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_redeliver(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().Redeliver(ctx, fc.Args["deliveryId"].(string))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Delivery) graphql.Marshaler {
+			return ec.marshalNDelivery2ᚖparleyᚋstoreᚐDelivery(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_redeliver(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Delivery(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_redeliver_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_replayEvents(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_replayEvents(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().ReplayEvents(ctx, fc.Args["endpointId"].(string), fc.Args["since"].(store.Time), fc.Args["until"].(*store.Time), fc.Args["failedOnly"].(*bool))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Replay) graphql.Marshaler {
+			return ec.marshalNReplayJob2ᚖparleyᚋstoreᚐReplay(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_replayEvents(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_ReplayJob(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_replayEvents_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Mutation_createAgent(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -8290,6 +9089,50 @@ func (ec *executionContext) fieldContext_Query_delivery(ctx context.Context, fie
 	return fc, nil
 }
 
+func (ec *executionContext) _Query_replayJob(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Query_replayJob(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Query().ReplayJob(ctx, fc.Args["id"].(string))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Replay) graphql.Marshaler {
+			return ec.marshalOReplayJob2ᚖparleyᚋstoreᚐReplay(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Query_replayJob(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Query",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_ReplayJob(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Query_replayJob_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Query_events(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -8627,6 +9470,236 @@ func (ec *executionContext) fieldContext_Query___schema(_ context.Context, field
 		},
 	}
 	return fc, nil
+}
+
+func (ec *executionContext) _ReplayJob_id(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReplayJob_id(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNID2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReplayJob_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type ID does not have child fields"))
+}
+
+func (ec *executionContext) _ReplayJob_status(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReplayJob_status(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Status, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v store.ReplayStatus) graphql.Marshaler {
+			return ec.marshalNReplayStatus2parleyᚋstoreᚐReplayStatus(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReplayJob_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type ReplayStatus does not have child fields"))
+}
+
+func (ec *executionContext) _ReplayJob_total(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReplayJob_total(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Total, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReplayJob_total(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _ReplayJob_sent(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReplayJob_sent(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Sent, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReplayJob_sent(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _ReplayJob_endpointId(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReplayJob_endpointId(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.EndpointID, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNID2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReplayJob_endpointId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type ID does not have child fields"))
+}
+
+func (ec *executionContext) _ReplayJob_since(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReplayJob_since(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Since, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v store.Time) graphql.Marshaler {
+			return ec.marshalNTime2parleyᚋstoreᚐTime(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReplayJob_since(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Time does not have child fields"))
+}
+
+func (ec *executionContext) _ReplayJob_until(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReplayJob_until(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Until, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v store.Time) graphql.Marshaler {
+			return ec.marshalNTime2parleyᚋstoreᚐTime(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReplayJob_until(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Time does not have child fields"))
+}
+
+func (ec *executionContext) _ReplayJob_failedOnly(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReplayJob_failedOnly(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.FailedOnly, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReplayJob_failedOnly(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Boolean does not have child fields"))
+}
+
+func (ec *executionContext) _ReplayJob_createdAt(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReplayJob_createdAt(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v store.Time) graphql.Marshaler {
+			return ec.marshalNTime2parleyᚋstoreᚐTime(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReplayJob_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Time does not have child fields"))
+}
+
+func (ec *executionContext) _ReplayJob_finishedAt(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReplayJob_finishedAt(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.FinishedAt, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Time) graphql.Marshaler {
+			return ec.marshalOTime2ᚖparleyᚋstoreᚐTime(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_ReplayJob_finishedAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
 func (ec *executionContext) _RotateWebhookSecretPayload_endpoint(ctx context.Context, field graphql.CollectedField, obj *store.Rotated) (ret graphql.Marshaler) {
@@ -9001,6 +10074,38 @@ func (ec *executionContext) resolveBatch_Run_reply(ctx context.Context, field gr
 	)
 }
 
+func (ec *executionContext) _Run_steps(ctx context.Context, field graphql.CollectedField, obj *store.Run) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Run_steps(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Steps, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []store.RunStep) graphql.Marshaler {
+			return ec.marshalNRunStep2ᚕparleyᚋstoreᚐRunStepᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Run_steps(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Run",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_RunStep(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _RunConnection_edges(ctx context.Context, field graphql.CollectedField, obj *store.RunConnection) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -9147,6 +10252,116 @@ func (ec *executionContext) fieldContext_RunEdge_node(_ context.Context, field g
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return ec.childFields_Run(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _RunStep_model(ctx context.Context, field graphql.CollectedField, obj *store.RunStep) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_RunStep_model(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Model, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_RunStep_model(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("RunStep", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _RunStep_text(ctx context.Context, field graphql.CollectedField, obj *store.RunStep) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_RunStep_text(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Text, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_RunStep_text(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("RunStep", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _RunStep_toolCalls(ctx context.Context, field graphql.CollectedField, obj *store.RunStep) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_RunStep_toolCalls(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.ToolCalls, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []store.ToolCall) graphql.Marshaler {
+			return ec.marshalNToolCall2ᚕparleyᚋstoreᚐToolCallᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_RunStep_toolCalls(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "RunStep",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_ToolCall(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _RunStep_usage(ctx context.Context, field graphql.CollectedField, obj *store.RunStep) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_RunStep_usage(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Usage, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v store.TokenUsage) graphql.Marshaler {
+			return ec.marshalNTokenUsage2parleyᚋstoreᚐTokenUsage(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_RunStep_usage(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "RunStep",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_TokenUsage(ctx, field)
 		},
 	}
 	return fc, nil
@@ -9583,6 +10798,121 @@ func (ec *executionContext) fieldContext_Tool_triggers(_ context.Context, field 
 	return graphql.NewScalarFieldContext("Tool", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
+func (ec *executionContext) _ToolCall_name(ctx context.Context, field graphql.CollectedField, obj *store.ToolCall) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ToolCall_name(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ToolCall_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ToolCall", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _ToolCall_arguments(ctx context.Context, field graphql.CollectedField, obj *store.ToolCall) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ToolCall_arguments(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Arguments, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ToolCall_arguments(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ToolCall", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _ToolCall_result(ctx context.Context, field graphql.CollectedField, obj *store.ToolCall) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ToolCall_result(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Result, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ToolCall_result(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ToolCall", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _ToolCall_failed(ctx context.Context, field graphql.CollectedField, obj *store.ToolCall) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ToolCall_failed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Failed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ToolCall_failed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ToolCall", field, false, false, errors.New("field of type Boolean does not have child fields"))
+}
+
+func (ec *executionContext) _ToolCall_durationMs(ctx context.Context, field graphql.CollectedField, obj *store.ToolCall) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ToolCall_durationMs(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.DurationMs, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ToolCall_durationMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ToolCall", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
 func (ec *executionContext) _Usage_llm(ctx context.Context, field graphql.CollectedField, obj *store.Usage) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -9861,6 +11191,61 @@ func (ec *executionContext) _WebhookEndpoint_disabledReason(ctx context.Context,
 }
 func (ec *executionContext) fieldContext_WebhookEndpoint_disabledReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _WebhookEndpoint_failingSince(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WebhookEndpoint_failingSince(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.FailingSince, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Time) graphql.Marshaler {
+			return ec.marshalOTime2ᚖparleyᚋstoreᚐTime(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_WebhookEndpoint_failingSince(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type Time does not have child fields"))
+}
+
+func (ec *executionContext) _WebhookEndpoint_replayJobs(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WebhookEndpoint_replayJobs(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return ec.Resolvers.WebhookEndpoint().ReplayJobs(ctx, obj)
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []*store.Replay) graphql.Marshaler {
+			return ec.marshalNReplayJob2ᚕᚖparleyᚋstoreᚐReplayᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WebhookEndpoint_replayJobs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WebhookEndpoint",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_ReplayJob(ctx, field)
+		},
+	}
+	return fc, nil
 }
 
 func (ec *executionContext) _WebhookEndpoint_deliveries(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
@@ -12518,6 +13903,31 @@ func (ec *executionContext) _DeliveryAttempt(ctx context.Context, sel ast.Select
 			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
+		case "dnsMs":
+			out.Values[i] = ec._DeliveryAttempt_dnsMs(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "connectMs":
+			out.Values[i] = ec._DeliveryAttempt_connectMs(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "tlsMs":
+			out.Values[i] = ec._DeliveryAttempt_tlsMs(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "firstByteMs":
+			out.Values[i] = ec._DeliveryAttempt_firstByteMs(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "remoteAddress":
+			out.Values[i] = ec._DeliveryAttempt_remoteAddress(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
 		case "error":
 			out.Values[i] = ec._DeliveryAttempt_error(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
@@ -12525,6 +13935,11 @@ func (ec *executionContext) _DeliveryAttempt(ctx context.Context, sel ast.Select
 			}
 		case "responseBody":
 			out.Values[i] = ec._DeliveryAttempt_responseBody(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "nextAttemptAt":
+			out.Values[i] = ec._DeliveryAttempt_nextAttemptAt(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
@@ -13478,6 +14893,27 @@ func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
+		case "sendTestEvent":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_sendTestEvent(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "redeliver":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_redeliver(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "replayEvents":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_replayEvents(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
 		case "createAgent":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutation_createAgent(ctx, field)
@@ -13775,6 +15211,28 @@ func (ec *executionContext) _Query(ctx context.Context, sel ast.SelectionSet) gr
 			}
 
 			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "replayJob":
+			field := field
+
+			innerFunc := func(ctx context.Context, fs *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Query_replayJob(ctx, field)
+				if res == graphql.RequiredNull {
+					atomic.AddUint32(&fs.Invalids, 1)
+				}
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
 		case "events":
 			field := field
 
@@ -13964,6 +15422,89 @@ func (ec *executionContext) _Query(ctx context.Context, sel ast.SelectionSet) gr
 	return out
 }
 
+var replayJobImplementors = []string{"ReplayJob"}
+
+func (ec *executionContext) _ReplayJob(ctx context.Context, sel ast.SelectionSet, obj *store.Replay) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, replayJobImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ReplayJob")
+		case "id":
+			out.Values[i] = ec._ReplayJob_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "status":
+			out.Values[i] = ec._ReplayJob_status(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "total":
+			out.Values[i] = ec._ReplayJob_total(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "sent":
+			out.Values[i] = ec._ReplayJob_sent(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "endpointId":
+			out.Values[i] = ec._ReplayJob_endpointId(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "since":
+			out.Values[i] = ec._ReplayJob_since(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "until":
+			out.Values[i] = ec._ReplayJob_until(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "failedOnly":
+			out.Values[i] = ec._ReplayJob_failedOnly(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "createdAt":
+			out.Values[i] = ec._ReplayJob_createdAt(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "finishedAt":
+			out.Values[i] = ec._ReplayJob_finishedAt(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
 var rotateWebhookSecretPayloadImplementors = []string{"RotateWebhookSecretPayload"}
 
 func (ec *executionContext) _RotateWebhookSecretPayload(ctx context.Context, sel ast.SelectionSet, obj *store.Rotated) graphql.Marshaler {
@@ -14112,6 +15653,11 @@ func (ec *executionContext) _Run(ctx context.Context, sel ast.SelectionSet, obj 
 			}
 
 			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+		case "steps":
+			out.Values[i] = ec._Run_steps(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -14200,6 +15746,59 @@ func (ec *executionContext) _RunEdge(ctx context.Context, sel ast.SelectionSet, 
 			}
 		case "node":
 			out.Values[i] = ec._RunEdge_node(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
+var runStepImplementors = []string{"RunStep"}
+
+func (ec *executionContext) _RunStep(ctx context.Context, sel ast.SelectionSet, obj *store.RunStep) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, runStepImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("RunStep")
+		case "model":
+			out.Values[i] = ec._RunStep_model(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "text":
+			out.Values[i] = ec._RunStep_text(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "toolCalls":
+			out.Values[i] = ec._RunStep_toolCalls(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "usage":
+			out.Values[i] = ec._RunStep_usage(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
@@ -14388,6 +15987,64 @@ func (ec *executionContext) _Tool(ctx context.Context, sel ast.SelectionSet, obj
 			}
 		case "triggers":
 			out.Values[i] = ec._Tool_triggers(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
+var toolCallImplementors = []string{"ToolCall"}
+
+func (ec *executionContext) _ToolCall(ctx context.Context, sel ast.SelectionSet, obj *store.ToolCall) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, toolCallImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ToolCall")
+		case "name":
+			out.Values[i] = ec._ToolCall_name(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "arguments":
+			out.Values[i] = ec._ToolCall_arguments(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "result":
+			out.Values[i] = ec._ToolCall_result(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "failed":
+			out.Values[i] = ec._ToolCall_failed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "durationMs":
+			out.Values[i] = ec._ToolCall_durationMs(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
@@ -14644,6 +16301,49 @@ func (ec *executionContext) _WebhookEndpoint(ctx context.Context, sel ast.Select
 			if out.Values[i] == graphql.RequiredNull {
 				atomic.AddUint32(&out.Invalids, 1)
 			}
+		case "failingSince":
+			out.Values[i] = ec._WebhookEndpoint_failingSince(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "replayJobs":
+			field := field
+
+			innerFunc := func(ctx context.Context, fs *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._WebhookEndpoint_replayJobs(ctx, field, obj)
+				if res == graphql.Null {
+					atomic.AddUint32(&fs.Invalids, 1)
+				}
+				return res
+			}
+
+			if field.IsDeferred() {
+				deferredFieldSet.AddField(field)
+				fieldIndex := len(deferredFieldSet.Values) - 1
+				deferredFieldSet.Concurrently(fieldIndex, func(ctx context.Context) graphql.Marshaler {
+					return innerFunc(ctx, deferredFieldSet)
+				})
+
+				for _, deferrable := range field.Deferrables {
+					view, ok := deferLabelToView[deferrable.Label]
+					if !ok {
+						view = deferredFieldSet.NewView()
+						deferLabelToView[deferrable.Label] = view
+					}
+					view.AddIndices(fieldIndex)
+				}
+
+				// don't run the out.Concurrently() call below
+				out.Values[i] = graphql.Null
+				continue
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		case "deliveries":
 			field := field
 
@@ -15761,6 +17461,42 @@ func (ec *executionContext) marshalNPageInfo2parleyᚋstoreᚐPageInfo(ctx conte
 	return ec._PageInfo(ctx, sel, &v)
 }
 
+func (ec *executionContext) marshalNReplayJob2ᚕᚖparleyᚋstoreᚐReplayᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Replay) graphql.Marshaler {
+	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
+		fc := graphql.GetFieldContext(ctx)
+		fc.Result = &v[i]
+		return ec.marshalNReplayJob2ᚖparleyᚋstoreᚐReplay(ctx, sel, v[i])
+	})
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
+func (ec *executionContext) marshalNReplayJob2ᚖparleyᚋstoreᚐReplay(ctx context.Context, sel ast.SelectionSet, v *store.Replay) graphql.Marshaler {
+	if v == nil {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+		return graphql.Null
+	}
+	return ec._ReplayJob(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNReplayStatus2parleyᚋstoreᚐReplayStatus(ctx context.Context, v any) (store.ReplayStatus, error) {
+	var res store.ReplayStatus
+	err := res.UnmarshalGQL(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNReplayStatus2parleyᚋstoreᚐReplayStatus(ctx context.Context, sel ast.SelectionSet, v store.ReplayStatus) graphql.Marshaler {
+	return v
+}
+
 func (ec *executionContext) marshalNRotateWebhookSecretPayload2ᚖparleyᚋstoreᚐRotated(ctx context.Context, sel ast.SelectionSet, v *store.Rotated) graphql.Marshaler {
 	if v == nil {
 		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
@@ -15836,6 +17572,26 @@ func (ec *executionContext) unmarshalNRunStatus2parleyᚋstoreᚐRunStatus(ctx c
 
 func (ec *executionContext) marshalNRunStatus2parleyᚋstoreᚐRunStatus(ctx context.Context, sel ast.SelectionSet, v store.RunStatus) graphql.Marshaler {
 	return v
+}
+
+func (ec *executionContext) marshalNRunStep2parleyᚋstoreᚐRunStep(ctx context.Context, sel ast.SelectionSet, v store.RunStep) graphql.Marshaler {
+	return ec._RunStep(ctx, sel, &v)
+}
+
+func (ec *executionContext) marshalNRunStep2ᚕparleyᚋstoreᚐRunStepᚄ(ctx context.Context, sel ast.SelectionSet, v []store.RunStep) graphql.Marshaler {
+	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
+		fc := graphql.GetFieldContext(ctx)
+		fc.Result = &v[i]
+		return ec.marshalNRunStep2parleyᚋstoreᚐRunStep(ctx, sel, v[i])
+	})
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
 }
 
 func (ec *executionContext) unmarshalNScope2parleyᚋstoreᚐScope(ctx context.Context, v any) (store.Scope, error) {
@@ -15938,6 +17694,26 @@ func (ec *executionContext) marshalNTool2ᚕparleyᚋstoreᚐToolᚄ(ctx context
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]
 		return ec.marshalNTool2parleyᚋstoreᚐTool(ctx, sel, v[i])
+	})
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
+func (ec *executionContext) marshalNToolCall2parleyᚋstoreᚐToolCall(ctx context.Context, sel ast.SelectionSet, v store.ToolCall) graphql.Marshaler {
+	return ec._ToolCall(ctx, sel, &v)
+}
+
+func (ec *executionContext) marshalNToolCall2ᚕparleyᚋstoreᚐToolCallᚄ(ctx context.Context, sel ast.SelectionSet, v []store.ToolCall) graphql.Marshaler {
+	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
+		fc := graphql.GetFieldContext(ctx)
+		fc.Result = &v[i]
+		return ec.marshalNToolCall2parleyᚋstoreᚐToolCall(ctx, sel, v[i])
 	})
 
 	for _, e := range ret {
@@ -16464,6 +18240,13 @@ func (ec *executionContext) unmarshalOModelInput2ᚖparleyᚋstoreᚐModelInput(
 	}
 	res, err := ec.unmarshalInputModelInput(ctx, v)
 	return &res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalOReplayJob2ᚖparleyᚋstoreᚐReplay(ctx context.Context, sel ast.SelectionSet, v *store.Replay) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._ReplayJob(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalORun2ᚖparleyᚋstoreᚐRun(ctx context.Context, sel ast.SelectionSet, v *store.Run) graphql.Marshaler {

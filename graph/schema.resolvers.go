@@ -153,6 +153,33 @@ func (r *mutationResolver) RotateWebhookSecret(ctx context.Context, id string, o
 	return r.Store.RotateSecret(ctx, v, id, overlapHours)
 }
 
+// SendTestEvent is the resolver for the sendTestEvent field.
+func (r *mutationResolver) SendTestEvent(ctx context.Context, endpointID string, typeArg store.EventType) (*store.Delivery, error) {
+	v, err := store.Operator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.SendTest(ctx, v, endpointID, typeArg)
+}
+
+// Redeliver is the resolver for the redeliver field.
+func (r *mutationResolver) Redeliver(ctx context.Context, deliveryID string) (*store.Delivery, error) {
+	v, err := store.Operator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.Redeliver(ctx, v, deliveryID)
+}
+
+// ReplayEvents is the resolver for the replayEvents field.
+func (r *mutationResolver) ReplayEvents(ctx context.Context, endpointID string, since store.Time, until *store.Time, failedOnly *bool) (*store.Replay, error) {
+	v, err := store.Operator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.ReplayEvents(ctx, v, store.ReplayInput{EndpointID: endpointID, Since: since, Until: until, FailedOnly: failedOnly})
+}
+
 // CreateAgent is the resolver for the createAgent field.
 func (r *mutationResolver) CreateAgent(ctx context.Context, input store.AgentInput) (*store.Agent, error) {
 	v, err := store.Admin(ctx)
@@ -275,6 +302,15 @@ func (r *queryResolver) Delivery(ctx context.Context, id string) (*store.Deliver
 	return orNull(r.Store.Delivery(ctx, v.BusinessID, id))
 }
 
+// ReplayJob is the resolver for the replayJob field.
+func (r *queryResolver) ReplayJob(ctx context.Context, id string) (*store.Replay, error) {
+	v, err := store.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return orNull(r.Store.Replay(ctx, v.BusinessID, id))
+}
+
 // Events is the resolver for the events field.
 func (r *queryResolver) Events(ctx context.Context, filter *store.EventFilter, first *int, after *string, last *int, before *string) (*store.EventConnection, error) {
 	v, err := store.Reader(ctx)
@@ -393,6 +429,11 @@ func (r *viewerResolver) Scope(ctx context.Context, obj *store.Viewer) (store.Sc
 // Credential is the resolver for the credential field.
 func (r *viewerResolver) Credential(ctx context.Context, obj *store.Viewer) (string, error) {
 	return obj.Credential.Prefix, nil
+}
+
+// ReplayJobs is the resolver for the replayJobs field.
+func (r *webhookEndpointResolver) ReplayJobs(ctx context.Context, obj *store.Endpoint) ([]*store.Replay, error) {
+	return r.Store.ReplaysOf(ctx, obj.ID)
 }
 
 // Deliveries is the resolver for the deliveries field.

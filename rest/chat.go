@@ -65,13 +65,6 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// markReplay says in a header that the reply is an earlier request's with the same idempotency key.
-func markReplay(w http.ResponseWriter, reply *agent.ChatReply) {
-	if reply.Replayed {
-		w.Header().Set("Idempotency-Replayed", "true")
-	}
-}
-
 // underBody places the faults that only a turn finds, such as a variable of the prompt that has no value.
 func underBody(err error) error {
 	refusal, ok := store.AsError(err)
@@ -95,6 +88,13 @@ func (a *API) chatInput(r *http.Request, b *body) agent.ChatInput {
 	}
 	in.Metadata = b.object("metadata")
 	return in
+}
+
+// markReplay says in a header that the reply is an earlier request's with the same idempotency key.
+func markReplay(w http.ResponseWriter, reply *agent.ChatReply) {
+	if reply.Replayed {
+		w.Header().Set("Idempotency-Replayed", "true")
+	}
 }
 
 func replied(reply *agent.ChatReply) chatReply {

@@ -24,6 +24,9 @@ type Job struct {
 	Seq            int64          `bun:"seq"`
 	Lane           string         `bun:"lane"`
 	Attempts       int            `bun:"attempts"` // made so far
+	Trigger        AttemptTrigger `bun:"trigger_name"`
+	Base           int            `bun:"base"` // of Attempts, those made before it was last sent again
+	ReplayID       *string        `bun:"replay_id"`
 	LeaseUntil     Time           `bun:"lease_until"`
 	CreatedAt      Time           `bun:"created_at"`
 	URL            string         `bun:"url"`
@@ -35,18 +38,24 @@ type Job struct {
 	ReadAt         Time           `bun:"read_at"`
 }
 
+// Fresh says whether this is the first attempt of a delivery in its turn: what is kept in order.
+func (j *Job) Fresh() bool { return j.Attempts == 0 && !j.Aside() }
+
+// Aside says whether it is sent out of its turn: by hand, by a replay, or as a test.
+func (j *Job) Aside() bool { return j.Trigger != TriggerAutomatic }
+
 // Hold is the hold under which the job was read.
 func (j *Job) Hold() Hold { return Hold{j.Shard, j.Token} }
 
 const jobColumns = `d.id AS delivery_id, d.business_id, d.endpoint_id, d.event_id, d.seq, d.lane, d.attempts,
-	d.next_attempt_at AS lease_until, d.created_at, e.url, e.secrets, e.status AS endpoint_status, e.shard, ? AS read_at`
+	d.trigger_name, d.base, d.replay_id, d.next_attempt_at AS lease_until, d.created_at, e.url, e.secrets, e.status AS endpoint_status, e.shard, ? AS read_at`
 
 // FreshJobs reads the deliveries of events that the stream has just brought, which were born with a lease, in order of
 // their events. They are of shards that the caller holds.
 func (s *Store) FreshJobs(ctx context.Context, holds []Hold, events []string) ([]*Job, error) {
 	var jobs []*Job
 	err := s.read.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
-		WHERE d.event_id IN (?) AND d.leased AND d.attempts = 0 AND d.next_attempt_at IS NOT NULL ORDER BY d.business_id, d.seq`,
+		WHERE d.event_id IN (?) AND d.leased AND d.attempts = 0 AND d.trigger_name = 'automatic' AND d.next_attempt_at IS NOT NULL ORDER BY d.business_id, d.seq`,
 		s.Now(), bun.List(events)).Scan(ctx, &jobs)
 	if err != nil {
 		return nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
@@ -82,7 +91,7 @@ func (s *Store) Overtaken(ctx context.Context, endpoints []string) ([]string, er
 func (s *Store) Reread(ctx context.Context, job *Job) (waits bool, err error) {
 	now := s.Now()
 	err = s.read.NewRaw(`SELECT e.url, e.secrets, e.status FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
-		WHERE d.id = ? AND d.attempts = ? AND d.leased AND d.next_attempt_at IS NOT NULL`, job.DeliveryID, job.Attempts).
+		WHERE d.id = ? AND d.attempts = ? AND d.trigger_name = ? AND d.leased AND d.next_attempt_at IS NOT NULL`, job.DeliveryID, job.Attempts, job.Trigger).
 		Scan(ctx, &job.URL, &job.Secrets, &job.EndpointStatus)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
@@ -224,133 +233,11 @@ func (s *Store) Release(_ context.Context, jobs []*Job) error {
 		if len(ids) == 0 {
 			return nil
 		}
-		_, err = t.NewRaw(`UPDATE deliveries SET leased = ?, next_attempt_at = CASE WHEN attempts = 0 THEN 0 ELSE created_at END
+		_, err = t.NewRaw(`UPDATE deliveries SET leased = ?, next_attempt_at = CASE WHEN attempts = 0 AND trigger_name = 'automatic' THEN 0 ELSE created_at END
 			WHERE id IN (?) AND leased AND next_attempt_at IS NOT NULL`, false, bun.List(ids)).Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("release %d deliveries: %w", len(ids), err)
 		}
 		return nil
 	})
-}
-
-// Outcome is what became of one attempt: the attempt, and the state that the delivery passes into.
-type Outcome struct {
-	Job     *Job
-	Attempt *Attempt // nil: nothing was sent, the endpoint being disabled
-	Status  DeliveryStatus
-	Next    *Time  // of a retry
-	Disable string // why the endpoint is to be disabled; empty: it is not
-}
-
-// deliveryChange is a row of the bulk update that records outcomes.
-type deliveryChange struct {
-	ID       string `bun:"delivery_id,type:text"`
-	Seen     int64  `bun:"seen,type:bigint"` // attempts made before this one
-	Attempts int64  `bun:"attempts,type:bigint"`
-	Status   string `bun:"status,type:text"`
-	Next     *Time  `bun:"next,type:bigint"`
-}
-
-// Record writes outcomes, their attempts, and what they mean for the endpoints, in one transaction. An outcome counts only
-// under a hold on the shard that is still good, and if nobody wrote another one since the job was read; it returns the ids of
-// the deliveries that changed. A retry of a delivery that was ended meanwhile (its endpoint was disabled or deleted) is not
-// revived.
-func (s *Store) Record(_ context.Context, outcomes []*Outcome) ([]string, error) {
-	outcomes = firstOutcomes(outcomes)
-	jobs := make([]*Job, len(outcomes))
-	size := 256 * len(outcomes)
-	for i, o := range outcomes {
-		jobs[i] = o.Job
-		if o.Attempt != nil && o.Attempt.ResponseBody != nil {
-			size += len(*o.Attempt.ResponseBody)
-		}
-	}
-	var changed []string
-	err := s.batcher.do(size, func(ctx context.Context, t *tx) error {
-		changed = nil
-		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
-		if err != nil {
-			return err
-		}
-		var changes []*deliveryChange
-		for _, o := range outcomes {
-			if slices.Contains(good, o.Job.Shard) {
-				changes = append(changes, o.change())
-			}
-		}
-		if len(changes) == 0 {
-			return nil
-		}
-		err = t.NewUpdate().With("change", t.NewValues(&changes)).Model((*Delivery)(nil)).TableExpr("change").
-			Set("attempts = change.attempts").Set("leased = ?", false).Set("updated_at = ?", t.now).
-			Set("status = CASE WHEN delivery.next_attempt_at IS NULL AND change.next IS NOT NULL THEN ? ELSE change.status END", Failed).
-			Set("next_attempt_at = CASE WHEN delivery.next_attempt_at IS NULL THEN NULL ELSE change.next END").
-			Where("delivery.id = change.delivery_id AND delivery.attempts = change.seen AND delivery.status <> ?", Delivered).
-			Returning("id").Scan(ctx, &changed)
-		if err != nil {
-			return fmt.Errorf("record %d outcomes: %w", len(changes), err)
-		}
-		return recordAttempts(ctx, t, outcomes, changed)
-	})
-	return changed, err
-}
-
-func (o *Outcome) change() *deliveryChange {
-	c := &deliveryChange{
-		ID: o.Job.DeliveryID, Seen: int64(o.Job.Attempts), Attempts: int64(o.Job.Attempts), Status: string(o.Status), Next: o.Next,
-	}
-	if o.Attempt != nil {
-		c.Attempts = int64(o.Attempt.Number)
-	}
-	return c
-}
-
-// recordAttempts writes the attempts of the deliveries that changed, and disables the endpoints that asked for it.
-func recordAttempts(ctx context.Context, t *tx, outcomes []*Outcome, changed []string) error {
-	done := make(map[string]bool, len(changed))
-	for _, id := range changed {
-		done[id] = true
-	}
-	var attempts []*Attempt
-	for _, o := range outcomes {
-		if !done[o.Job.DeliveryID] {
-			continue
-		}
-		if o.Attempt != nil {
-			attempts = append(attempts, o.Attempt)
-		}
-		if o.Disable != "" {
-			if err := disableEndpoint(ctx, t, o.Job.EndpointID, o.Disable); err != nil {
-				return err
-			}
-		}
-	}
-	if len(attempts) == 0 {
-		return nil
-	}
-	if _, err := t.NewInsert().Model(&attempts).Returning("NULL").Exec(ctx); err != nil {
-		return fmt.Errorf("insert %d attempts: %w", len(attempts), err)
-	}
-	return nil
-}
-
-// firstOutcomes keeps one outcome a delivery: after an outage longer than a lease two can wait to be written.
-func firstOutcomes(outcomes []*Outcome) []*Outcome {
-	seen := make(map[string]bool, len(outcomes))
-	first := make([]*Outcome, 0, len(outcomes))
-	for _, o := range outcomes {
-		if !seen[o.Job.DeliveryID] {
-			seen[o.Job.DeliveryID] = true
-			first = append(first, o)
-		}
-	}
-	return first
-}
-
-func disableEndpoint(ctx context.Context, t *tx, id, reason string) error {
-	_, err := t.NewRaw("UPDATE endpoints SET status = ?, disabled_reason = ? WHERE id = ? AND status = ?", Disabled, reason, id, Enabled).Exec(ctx)
-	if err != nil {
-		return fmt.Errorf("disable endpoint %s: %w", id, err)
-	}
-	return endDeliveries(ctx, t, id)
 }

@@ -11,7 +11,7 @@ import (
 
 // Delivery is one event on its way to one endpoint. While it waits it has a NextAttemptAt: the time when it is due or,
 // while it is Leased, when whoever holds it for sending must have written the outcome. One that nobody has tried or holds is
-// due at 0: its turn is by its sequence. One that has ended has none.
+// due at 0: its turn is by its sequence. One that has ended has none. One that is sent again has an instant, tried or not.
 type Delivery struct {
 	bun.BaseModel `bun:"table:deliveries,alias:delivery"`
 
@@ -25,6 +25,9 @@ type Delivery struct {
 	Attempts      int            `bun:"attempts"`
 	Leased        bool           `bun:"leased"`
 	NextAttemptAt *Time          `bun:"next_attempt_at"`
+	Trigger       AttemptTrigger `bun:"trigger_name"` // why the next attempt is made, or the last one was
+	Base          int            `bun:"base"`         // attempts made before it was last sent again: retries count from there
+	ReplayID      *string        `bun:"replay_id"`    // the replay that sends it
 	CreatedAt     Time           `bun:"created_at"`
 	UpdatedAt     Time           `bun:"updated_at"` // when its status or attempts last changed
 }
@@ -52,6 +55,18 @@ type Attempt struct {
 	StatusCode   *int           `bun:"status_code"`
 	Error        *string        `bun:"error"`         // why it failed; nil for a success
 	ResponseBody *string        `bun:"response_body"` // the first 16 KiB of the answer
+	Timings
+	NextAttemptAt *Time `bun:"next_attempt_at"` // when the next one was due, as this one left it
+}
+
+// Timings are what an attempt's time went into, each in milliseconds for itself: nil where it did not happen, as with a
+// connection that is used again. FirstByteMs counts from the attempt's start.
+type Timings struct {
+	DNSMs         *int    `bun:"dns_ms"`
+	ConnectMs     *int    `bun:"connect_ms"`
+	TLSMs         *int    `bun:"tls_ms"`
+	FirstByteMs   *int    `bun:"first_byte_ms"`
+	RemoteAddress *string `bun:"remote_address"` // who was connected to, host and port
 }
 
 // freshDelivery is a delivery whose event has no number yet.
@@ -91,7 +106,7 @@ func (s *Store) deliveriesFor(ctx context.Context, t *tx) ([]freshDelivery, erro
 			}
 			d := &Delivery{
 				ID: newID("dlv"), BusinessID: e.BusinessID, EndpointID: p.ID, EventID: e.ID, Lane: e.Lane(),
-				Status: Pending, Leased: leased, NextAttemptAt: &due, CreatedAt: t.now, UpdatedAt: t.now,
+				Status: Pending, Leased: leased, NextAttemptAt: &due, Trigger: TriggerAutomatic, CreatedAt: t.now, UpdatedAt: t.now,
 			}
 			if p.Status == Disabled {
 				d.Status, d.Leased, d.NextAttemptAt = Skipped, false, nil

@@ -108,12 +108,12 @@ func TestClaimRecordAndLease(t *testing.T) {
 			}}
 		}
 		past := store.Now().Add(-time.Second)
-		done, err := s.Record(t.Context(), []*store.Outcome{outcome(first[0], store.Delivered, nil), outcome(first[1], store.Retrying, &past)})
+		done, _, err := s.Record(t.Context(), []*store.Outcome{outcome(first[0], store.Delivered, nil), outcome(first[1], store.Retrying, &past)})
 		if err != nil || len(done) != 2 {
 			t.Fatalf("recorded %v, %v", done, err)
 		}
 		// A late worker, which saw the rows before, changes nothing.
-		if done, err := s.Record(t.Context(), []*store.Outcome{outcome(first[0], store.Failed, nil), outcome(first[1], store.Failed, nil)}); err != nil || len(done) != 0 {
+		if done, _, err := s.Record(t.Context(), []*store.Outcome{outcome(first[0], store.Failed, nil), outcome(first[1], store.Failed, nil)}); err != nil || len(done) != 0 {
 			t.Fatalf("a late worker changed %v, %v", done, err)
 		}
 		retry, err := s.Claim(t.Context(), want, time.Minute)
@@ -124,7 +124,7 @@ func TestClaimRecordAndLease(t *testing.T) {
 		if _, err := s.UpdateEndpoint(t.Context(), v, p.ID, store.EndpointInput{Status: ptr(store.Disabled)}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Record(t.Context(), []*store.Outcome{outcome(retry[0], store.Retrying, &past)}); err != nil {
+		if _, _, err := s.Record(t.Context(), []*store.Outcome{outcome(retry[0], store.Retrying, &past)}); err != nil {
 			t.Fatal(err)
 		}
 		var got []string

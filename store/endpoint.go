@@ -24,7 +24,8 @@ type Endpoint struct {
 	Events         []EventType    `bun:"events,type:text"`
 	Status         EndpointStatus `bun:"status"`
 	DisabledReason *string        `bun:"disabled_reason"`
-	Secrets        []byte         `bun:"secrets"` // sealed; see secrets
+	FailingSince   *Time          `bun:"failing_since"` // the first delivery that failed for good since the last success
+	Secrets        []byte         `bun:"secrets"`       // sealed; see secrets
 	Shard          int            `bun:"shard"`
 	CreatedAt      Time           `bun:"created_at"`
 	DeletedAt      *Time          `bun:"deleted_at"`
@@ -202,11 +203,11 @@ func (s *Store) UpdateEndpoint(ctx context.Context, v *Viewer, id string, in End
 						return err
 					}
 				}
-				endpoint.DisabledReason = nil
+				endpoint.DisabledReason, endpoint.FailingSince = nil, nil
 			} else {
 				reason := "disabled by the business"
 				endpoint.DisabledReason = &reason
-				if err := endDeliveries(ctx, t, id); err != nil {
+				if err := endDeliveries(ctx, t, id, endpointDisabled); err != nil {
 					return err
 				}
 			}
@@ -246,13 +247,26 @@ func deleteEndpoint(ctx context.Context, t *tx, id string) error {
 	if _, err := t.NewRaw("UPDATE endpoints SET deleted_at = ? WHERE id = ?", t.now, id).Exec(ctx); err != nil {
 		return fmt.Errorf("delete endpoint %s: %w", id, err)
 	}
-	return endDeliveries(ctx, t, id)
+	return endDeliveries(ctx, t, id, endpointDeleted)
 }
 
-// endDeliveries ends the deliveries that wait for an endpoint: skipped where nothing was tried yet, else failed.
-func endDeliveries(ctx context.Context, t *tx, endpoint string) error {
-	_, err := t.NewRaw(`UPDATE deliveries SET status = CASE WHEN attempts = 0 THEN ? ELSE ? END, next_attempt_at = NULL, leased = ?, updated_at = ?
-		WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL`, Skipped, Failed, false, t.now, endpoint).Exec(ctx)
+// Why deliveries end: a disabled endpoint still gets its tests.
+const (
+	endpointDisabled = false
+	endpointDeleted  = true
+)
+
+// endDeliveries ends the deliveries that wait for an endpoint: skipped where nothing was tried yet, else failed; and first of
+// all its replay, which would make more of them due.
+func endDeliveries(ctx context.Context, t *tx, endpoint string, tests bool) error {
+	_, err := t.NewRaw("UPDATE replays SET status = ?, finished_at = ? WHERE endpoint_id = ? AND status = ?",
+		ReplayStopped, t.now, endpoint, ReplayRunning).Exec(ctx)
+	if err != nil {
+		return fmt.Errorf("stop the replay to %s: %w", endpoint, err)
+	}
+	_, err = t.NewRaw(`UPDATE deliveries SET status = CASE WHEN status = ? THEN status WHEN attempts = 0 THEN ? ELSE ? END,
+		next_attempt_at = NULL, leased = ?, updated_at = ? WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL AND (? OR trigger_name <> ?)`,
+		Delivered, Skipped, Failed, false, t.now, endpoint, tests, TriggerTest).Exec(ctx)
 	if err != nil {
 		return fmt.Errorf("end the deliveries to %s: %w", endpoint, err)
 	}
@@ -323,7 +337,7 @@ func (s *Store) setAgentURL(ctx context.Context, t *tx, agent *Agent, url Option
 		err = nil
 	case exists:
 		if endpoint.URL != *url.Value { // at a new address nothing is known to be wrong
-			_, err = t.NewRaw("UPDATE endpoints SET url = ?, status = ?, disabled_reason = NULL WHERE id = ?", *url.Value, Enabled, endpoint.ID).Exec(ctx)
+			_, err = t.NewRaw("UPDATE endpoints SET url = ?, status = ?, disabled_reason = NULL, failing_since = NULL WHERE id = ?", *url.Value, Enabled, endpoint.ID).Exec(ctx)
 		}
 	default:
 		if endpoint, _, err = s.newEndpoint(agent.BusinessID, *url.Value, communicationEvents); err != nil {

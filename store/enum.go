@@ -113,6 +113,16 @@ const (
 	TriggerTest      AttemptTrigger = "test"
 )
 
+// ReplayStatus is the state of a replay.
+type ReplayStatus string
+
+// The states of a replay: stopped is one whose endpoint was disabled or deleted meanwhile.
+const (
+	ReplayRunning  ReplayStatus = "running"
+	ReplayFinished ReplayStatus = "finished"
+	ReplayStopped  ReplayStatus = "stopped"
+)
+
 // Scope is what an access token may do; each includes the ones before it. An API key has none: it may only chat.
 type Scope string
 
@@ -230,6 +240,14 @@ func (e AttemptTrigger) MarshalGQL(w io.Writer) { marshalEnum(w, e) }
 // UnmarshalGQL reads the enum's value.
 func (e *AttemptTrigger) UnmarshalGQL(v any) error {
 	return unmarshalEnum(e, v, TriggerAutomatic, TriggerManual, TriggerReplay, TriggerTest)
+}
+
+// MarshalGQL writes the enum's value.
+func (e ReplayStatus) MarshalGQL(w io.Writer) { marshalEnum(w, e) }
+
+// UnmarshalGQL reads the enum's value.
+func (e *ReplayStatus) UnmarshalGQL(v any) error {
+	return unmarshalEnum(e, v, ReplayRunning, ReplayFinished, ReplayStopped)
 }
 
 // MarshalGQL writes the enum's value.

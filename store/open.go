@@ -51,6 +51,11 @@ type Config struct {
 	// EndpointsChanged is told of a business whose endpoints, or what waits for them, were changed, after the commit. It must
 	// not block.
 	EndpointsChanged func(business string)
+	// DeliveriesWaiting is told of deliveries that were made due again, or of none in particular, after the commit. It must not
+	// block.
+	DeliveriesWaiting func(business string, deliveries ...string)
+	// EndpointGrace is for how long an endpoint's deliveries may fail without one success before it is disabled; 0: 72 h.
+	EndpointGrace time.Duration
 
 	Log *slog.Logger
 }
@@ -86,6 +91,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if cfg.EndpointsChanged == nil {
 		cfg.EndpointsChanged = func(string) {}
+	}
+	if cfg.DeliveriesWaiting == nil {
+		cfg.DeliveriesWaiting = func(string, ...string) {}
+	}
+	if cfg.EndpointGrace == 0 {
+		cfg.EndpointGrace = 72 * time.Hour
 	}
 	none := func(string) Faults { return nil }
 	if cfg.CheckURL == nil {

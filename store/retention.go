@@ -85,6 +85,16 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 				`DELETE FROM credentials WHERE id IN (SELECT id FROM credentials WHERE revoked_at < ? ORDER BY revoked_at LIMIT ?)`,
 				[]any{before},
 			},
+			{
+				`DELETE FROM attempts WHERE delivery_id IN (SELECT d.id FROM deliveries d JOIN test_events e ON e.id = d.event_id WHERE e.id < ? ORDER BY e.id LIMIT ?)`,
+				[]any{firstID("evt", before)},
+			},
+			{
+				`DELETE FROM deliveries WHERE id IN (SELECT d.id FROM deliveries d JOIN test_events e ON e.id = d.event_id WHERE e.id < ? ORDER BY e.id LIMIT ?)`,
+				[]any{firstID("evt", before)},
+			},
+			{`DELETE FROM test_events WHERE id IN (SELECT id FROM test_events WHERE id < ? ORDER BY id LIMIT ?)`, []any{firstID("evt", before)}},
+			{`DELETE FROM replays WHERE id IN (SELECT id FROM replays WHERE id < ? AND status <> 'running' ORDER BY id LIMIT ?)`, []any{firstID("rpl", before)}},
 			{`DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE id < ? ORDER BY id LIMIT ?)`, []any{firstID("bat", t.now.Add(-keptBatches))}},
 		} {
 			res, err := t.NewRaw(q.query, append(q.args, prunedAtOnce)...).Exec(ctx)
@@ -134,9 +144,9 @@ func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (
 			return nil
 		}
 		for _, query := range []string{
+			"DELETE FROM events WHERE id IN (?)", // first: a replay that makes a delivery of one keeps it until that is committed
 			"DELETE FROM attempts WHERE delivery_id IN (SELECT id FROM deliveries WHERE event_id IN (?))",
 			"DELETE FROM deliveries WHERE event_id IN (?)",
-			"DELETE FROM events WHERE id IN (?)",
 		} {
 			if _, err := t.NewRaw(query, bun.List(old)).Exec(ctx); err != nil {
 				return fmt.Errorf("remove %d events of %s: %w", n, business, err)

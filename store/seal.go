@@ -17,13 +17,31 @@ import (
 
 // Sealer encrypts secrets at rest with AES-256-GCM. What it seals is: the key's id (4 bytes of its SHA-256), the nonce,
 // the ciphertext. Each secret is bound to its place, the id of the row that it belongs to: moved elsewhere, it does not open.
+//
+// It seals with one key, and opens with that and with older ones, so that keys can be changed: see reseal.
 type Sealer struct {
+	keys []sealKey // the one that seals comes first
+}
+
+type sealKey struct {
 	id   [4]byte
 	aead cipher.AEAD
 }
 
-// NewSealer takes a key of 32 bytes in base64, the form of PARLEY_SECRET_KEY.
-func NewSealer(key string) (*Sealer, error) {
+// NewSealer takes keys of 32 bytes in base64, the form of PARLEY_SECRET_KEY: the one that seals, and others that open too.
+func NewSealer(key string, others ...string) (*Sealer, error) {
+	s := &Sealer{}
+	for _, k := range append([]string{key}, others...) {
+		made, err := newSealKey(k)
+		if err != nil {
+			return nil, err
+		}
+		s.keys = append(s.keys, *made)
+	}
+	return s, nil
+}
+
+func newSealKey(key string) (*sealKey, error) {
 	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(key))
 	if err != nil || len(raw) != 32 {
 		return nil, errors.New("the secret key must be 32 bytes in base64 (openssl rand -base64 32 makes one)")
@@ -36,30 +54,38 @@ func NewSealer(key string) (*Sealer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sealer{aead: aead}
+	k := &sealKey{aead: aead}
 	sum := sha256.Sum256(raw)
-	copy(s.id[:], sum[:])
-	return s, nil
+	copy(k.id[:], sum[:])
+	return k, nil
 }
 
 // Seal encrypts plain, bound to place.
 func (s *Sealer) Seal(plain []byte, place string) []byte {
-	nonce := make([]byte, s.aead.NonceSize())
+	k := &s.keys[0]
+	nonce := make([]byte, k.aead.NonceSize())
 	_, _ = rand.Read(nonce) // never fails (crypto/rand)
-	out := append(append(make([]byte, 0, len(s.id)+len(nonce)+len(plain)+16), s.id[:]...), nonce...)
-	return s.aead.Seal(out, nonce, plain, []byte(place))
+	out := append(append(make([]byte, 0, len(k.id)+len(nonce)+len(plain)+16), k.id[:]...), nonce...)
+	return k.aead.Seal(out, nonce, plain, []byte(place))
 }
+
+// stale says whether something was sealed with a key that is to be given up.
+func (s *Sealer) stale(sealed []byte) bool { return !bytes.HasPrefix(sealed, s.keys[0].id[:]) }
 
 // Open decrypts what Seal made for the same place.
 func (s *Sealer) Open(sealed []byte, place string) ([]byte, error) {
-	head := len(s.id) + s.aead.NonceSize()
-	if len(sealed) < head {
-		return nil, errors.New("a sealed secret is too short")
+	for i := range s.keys {
+		k := &s.keys[i]
+		if !bytes.HasPrefix(sealed, k.id[:]) {
+			continue
+		}
+		head := len(k.id) + k.aead.NonceSize()
+		if len(sealed) < head {
+			return nil, errors.New("a sealed secret is too short")
+		}
+		return k.aead.Open(nil, sealed[len(k.id):head], sealed[head:], []byte(place))
 	}
-	if !bytes.Equal(sealed[:len(s.id)], s.id[:]) {
-		return nil, errors.New("a secret was sealed with another key")
-	}
-	return s.aead.Open(nil, sealed[len(s.id):head], sealed[head:], []byte(place))
+	return nil, errors.New("a secret was sealed with another key")
 }
 
 const (
@@ -88,9 +114,9 @@ func (s *Store) openSealer(ctx context.Context) error {
 		return fmt.Errorf("read the secret key's check value: %w", err)
 	}
 	if plain, err := s.sealer.Open(kept, checkName); err != nil || string(plain) != checkPlain {
-		return errors.New("the secret key is not the one that this database was made with: set PARLEY_SECRET_KEY (or restore the .key file beside the database)")
+		return errors.New("the secret key is not the one that this database was made with: set PARLEY_SECRET_KEY (or restore the .key file beside the database), and after a change PARLEY_SECRET_KEY_OLD")
 	}
-	return nil
+	return s.reseal(ctx, kept)
 }
 
 // keyFile reads the key beside a SQLite database, or makes one, readable by its owner alone.

@@ -128,7 +128,7 @@ func (s *Store) Leave(ctx context.Context, replica string) error {
 
 // freeDeliveries frees what is in flight in shards: for those never tried it is their sequence that counts from now on.
 func freeDeliveries(ctx context.Context, tx bun.IDB, shards []int) error {
-	_, err := tx.NewRaw(`UPDATE deliveries SET leased = ?, next_attempt_at = CASE WHEN attempts = 0 THEN 0 ELSE created_at END
+	_, err := tx.NewRaw(`UPDATE deliveries SET leased = ?, next_attempt_at = CASE WHEN attempts = 0 AND trigger_name = 'automatic' THEN 0 ELSE created_at END
 		WHERE leased AND next_attempt_at IS NOT NULL AND endpoint_id IN (SELECT id FROM endpoints WHERE shard IN (?))`,
 		false, bun.List(shards)).Exec(ctx)
 	if err != nil {

@@ -59,7 +59,7 @@ func TestShardsHaveOneHolder(t *testing.T) {
 		outcome := &store.Outcome{Job: fresh[0], Status: store.Delivered, Attempt: &store.Attempt{
 			DeliveryID: fresh[0].DeliveryID, Number: 1, Trigger: store.TriggerAutomatic, StartedAt: store.Now(),
 		}}
-		if changed, err := s.Record(t.Context(), []*store.Outcome{outcome}); err != nil || len(changed) != 0 {
+		if changed, _, err := s.Record(t.Context(), []*store.Outcome{outcome}); err != nil || len(changed) != 0 {
 			t.Errorf("recorded under a hold that is over: %v, %v", changed, err)
 		}
 		if err := s.Release(t.Context(), fresh); err != nil {
@@ -79,7 +79,7 @@ func TestShardsHaveOneHolder(t *testing.T) {
 			fresh[i] = jobs[i]
 		}
 		outcome.Job, outcome.Attempt.DeliveryID = jobs[0], jobs[0].DeliveryID
-		if changed, err := s.Record(t.Context(), []*store.Outcome{outcome}); err != nil || len(changed) != 1 {
+		if changed, _, err := s.Record(t.Context(), []*store.Outcome{outcome}); err != nil || len(changed) != 1 {
 			t.Errorf("recorded by the second: %v, %v", changed, err)
 		}
 	})
@@ -99,7 +99,7 @@ func TestRetriesAreNotStarved(t *testing.T) {
 			t.Fatal(first, err)
 		}
 		due := store.Now()
-		_, err = s.Record(t.Context(), []*store.Outcome{{Job: first[0], Status: store.Retrying, Next: &due, Attempt: &store.Attempt{
+		_, _, err = s.Record(t.Context(), []*store.Outcome{{Job: first[0], Status: store.Retrying, Next: &due, Attempt: &store.Attempt{
 			DeliveryID: first[0].DeliveryID, Number: 1, Trigger: store.TriggerAutomatic, StartedAt: due,
 		}}})
 		if err != nil {

@@ -203,7 +203,7 @@ func (s *Store) applyTools(agent *Agent, in []ToolInput) error {
 		switch kept := slices.IndexFunc(agent.Tools, func(k Tool) bool { return k.Name == t.Name && k.URL == t.URL }); {
 		case t.Headers != nil:
 			var err error
-			if tool.HeaderNames, tool.SealedHeaders, err = s.sealHeaders(*t.Headers, agent.ID+"/"+t.Name); err != nil {
+			if tool.HeaderNames, tool.SealedHeaders, err = s.sealHeaders(*t.Headers, placeOfTool(agent, t.Name)); err != nil {
 				return err
 			}
 		case kept >= 0:
@@ -224,7 +224,7 @@ func (s *Store) applyServers(agent *Agent, in []McpServerInput) error {
 		switch kept := slices.IndexFunc(agent.McpServers, func(k McpServer) bool { return k.Name == m.Name && k.URL == m.URL }); {
 		case m.Headers != nil:
 			var err error
-			if server.HeaderNames, server.SealedHeaders, err = s.sealHeaders(*m.Headers, agent.ID+"/mcp/"+m.Name); err != nil {
+			if server.HeaderNames, server.SealedHeaders, err = s.sealHeaders(*m.Headers, placeOfMcp(agent, m.Name)); err != nil {
 				return err
 			}
 		case kept >= 0:
@@ -236,6 +236,10 @@ func (s *Store) applyServers(agent *Agent, in []McpServerInput) error {
 	return nil
 }
 
+// placeOfTool and placeOfMcp are what sealed headers are bound to.
+func placeOfTool(agent *Agent, name string) string { return agent.ID + "/" + name }
+func placeOfMcp(agent *Agent, name string) string  { return agent.ID + "/mcp/" + name }
+
 func (s *Store) sealHeaders(raw JSONObject, of string) (names []string, sealed []byte, err error) {
 	headers, err := raw.headers()
 	if err != nil {
@@ -246,12 +250,12 @@ func (s *Store) sealHeaders(raw JSONObject, of string) (names []string, sealed [
 
 // ToolHeaders opens the headers of an agent's tool.
 func (s *Store) ToolHeaders(agent *Agent, tool *Tool) (map[string]string, error) {
-	return s.openHeaders(tool.SealedHeaders, agent.ID+"/"+tool.Name)
+	return s.openHeaders(tool.SealedHeaders, placeOfTool(agent, tool.Name))
 }
 
 // McpHeaders opens the headers of an agent's MCP server.
 func (s *Store) McpHeaders(agent *Agent, server *McpServer) (map[string]string, error) {
-	return s.openHeaders(server.SealedHeaders, agent.ID+"/mcp/"+server.Name)
+	return s.openHeaders(server.SealedHeaders, placeOfMcp(agent, server.Name))
 }
 
 func (s *Store) openHeaders(sealed []byte, of string) (map[string]string, error) {

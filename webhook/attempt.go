@@ -30,11 +30,13 @@ func Lease(timeout time.Duration) time.Duration { return 2*timeout + 10*time.Sec
 // attempt makes one attempt, under one deadline from the dial to the last byte of the answer.
 func (w *Worker) attempt(ctx context.Context, job *store.Job) (*store.Attempt, answer) {
 	start := time.Now()
-	made := &store.Attempt{DeliveryID: job.DeliveryID, Number: job.Attempts + 1, Trigger: store.TriggerAutomatic, StartedAt: store.At(start)}
+	made := &store.Attempt{DeliveryID: job.DeliveryID, Number: job.Attempts + 1, Trigger: job.Trigger, StartedAt: store.At(start)}
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
-	a, body := w.send(ctx, job, start)
+	times := newTrace(start)
+	a, body := w.send(times.on(ctx), job, start)
 	made.DurationMs = int(time.Since(start).Milliseconds())
+	made.Timings = times.timings()
 	if a.status != 0 {
 		made.StatusCode, made.ResponseBody = &a.status, &body
 	}
@@ -72,8 +74,16 @@ func (w *Worker) send(ctx context.Context, job *store.Job, now time.Time) (answe
 	defer func() { _ = resp.Body.Close() }()
 	// The status decides. The body is for the record: an error while reading it changes nothing.
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, keptAnswer))
-	body := strings.ReplaceAll(strings.ToValidUTF8(string(raw), "\uFFFD"), "\x00", "")
-	return answer{status: resp.StatusCode, retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}, body
+	return answer{status: resp.StatusCode, retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}, text(raw)
+}
+
+// text is what databases keep of an answer: valid UTF-8 without NUL, no longer than what was read.
+func text(raw []byte) string {
+	s := strings.ReplaceAll(strings.ToValidUTF8(string(raw), "\uFFFD"), "\x00", "")
+	if len(s) <= keptAnswer {
+		return s
+	}
+	return strings.ToValidUTF8(s[:keptAnswer], "") // without the half of a character at the cut
 }
 
 // classify names why there was no answer, in one stable word.
@@ -96,6 +106,8 @@ func classify(err error) string {
 		return "dns"
 	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid), errors.As(err, &record), errors.As(err, &verify):
 		return "tls"
+	case strings.Contains(err.Error(), "header list larger") || strings.Contains(err.Error(), "response headers exceeded"):
+		return "header_too_large" // net/http has no type for it
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection_refused"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -27,7 +28,7 @@ type fed struct {
 	jobs      []*store.Job // fresh deliveries, in sequence
 	overtaken []string     // endpoints of those that have older ones waiting in SQL
 	claim     *claimed     // or the answer to an ask
-	moved     bool         // shards were taken: there may be much to ask for
+	moved     bool         // shards were taken, or deliveries made due: there may be much to ask for
 }
 
 // Offer takes what the reader of the stream has read. It does not block: what does not fit is found missing by its sequence.
@@ -61,8 +62,11 @@ func (w *Worker) feed(ctx context.Context) {
 			w.fed <- fed{claim: w.claim(ctx, a)}
 		case n := <-w.takes:
 			err = in.takeShards(ctx, n)
+		case <-w.pokes:
+			err = w.replay(ctx)
+			w.fed <- fed{moved: true}
 		case <-ticker.C:
-			err = in.lookForLosses(ctx)
+			err = errors.Join(in.lookForLosses(ctx), w.replay(ctx))
 		}
 		if err != nil && ctx.Err() == nil {
 			w.cfg.Log.Warn("feed the delivery worker", "error", err)
@@ -104,6 +108,19 @@ func (in *intake) insist(ctx context.Context, read func() error) error {
 		case <-time.After(readAgain):
 		}
 	}
+}
+
+// replayWindow is how many deliveries of a replay wait at a time: enough for its slots until the next look, and little enough
+// for the retries that they are claimed with.
+const replayWindow = 32
+
+// replay goes on with the replays of the shards held.
+func (w *Worker) replay(ctx context.Context) error {
+	due, err := w.cfg.Store.AdvanceReplays(ctx, w.holds.all(), replayWindow)
+	for business, deliveries := range due {
+		w.cfg.Stream.PublishDeliveries(business, deliveries...)
+	}
+	return err
 }
 
 // take takes in entries of the stream, and what their sequences show to be missing.

@@ -9,6 +9,8 @@ import (
 
 const (
 	laneInFlight = 8    // attempts at once to one endpoint (contract, section 5)
+	laneAside    = 4    // of those, at most, are sent out of their turn
+	laneReplayed = 2    // and of these, at most, by a replay
 	laneQueue    = 1000 // deliveries of one endpoint in memory; beyond, they wait in SQL
 	chokedAfter  = 250 * time.Millisecond
 )
@@ -17,8 +19,11 @@ const (
 type lane struct {
 	store.Due
 	queue    []*store.Job        // waiting, in order of sequence
+	aside    []*store.Job        // waiting, out of their turn: by hand and tests, then replays, each as they came
 	busy     map[string]struct{} // the conversations in flight: one attempt each
 	inFlight int
+	asides   int              // of those in flight, the ones out of their turn
+	replayed int              // and of these, by a replay
 	moved    time.Time        // when an attempt last ended or, the lane being idle, began
 	parked   bool             // SQL has deliveries of it that are due: it is fed from there alone
 	letGo    map[string]int64 // the deliveries on their way back to SQL, with their sequences
@@ -38,13 +43,23 @@ func (l *lane) add(job *store.Job) {
 	l.queue = slices.Insert(l.queue, i, job)
 }
 
-// next takes the first job that may go out now: the lane has a slot, and the job's conversation none in flight.
+// addAside puts a job among those out of their turn.
+func (l *lane) addAside(job *store.Job) {
+	i := len(l.aside)
+	for i > 0 && job.ReplayID == nil && l.aside[i-1].ReplayID != nil {
+		i--
+	}
+	l.aside = slices.Insert(l.aside, i, job)
+}
+
+// next takes the first job that may go out now: the lane has a slot, and the job's conversation none in flight. What is out of
+// its turn goes when nothing else can.
 func (l *lane) next() *store.Job {
 	if l.inFlight >= laneInFlight {
 		return nil
 	}
 	for i, job := range l.queue {
-		if _, busy := l.busy[job.Lane]; busy {
+		if _, busy := l.busy[key(job)]; busy {
 			continue
 		}
 		if i == 0 {
@@ -55,21 +70,52 @@ func (l *lane) next() *store.Job {
 		}
 		return job
 	}
+	if l.asides >= laneAside {
+		return nil
+	}
+	for i, job := range l.aside {
+		if _, busy := l.busy[key(job)]; busy || job.ReplayID != nil && l.replayed >= laneReplayed {
+			continue
+		}
+		l.aside = slices.Delete(l.aside, i, i+1)
+		return job
+	}
 	return nil
+}
+
+// key names what a job is kept in order with: its conversation, for a replay within the replay, and else nothing.
+func key(job *store.Job) string {
+	switch {
+	case job.ReplayID != nil:
+		return *job.ReplayID + " " + job.Lane
+	case job.Aside():
+		return job.DeliveryID
+	}
+	return job.Lane
 }
 
 func (l *lane) begin(job *store.Job, now time.Time) {
 	if l.inFlight == 0 {
 		l.moved = now
 	}
-	l.inFlight++
-	l.busy[job.Lane] = struct{}{}
+	l.count(job, 1)
+	l.busy[key(job)] = struct{}{}
+}
+
+func (l *lane) count(job *store.Job, n int) {
+	l.inFlight += n
+	if job.Aside() {
+		l.asides += n
+	}
+	if job.ReplayID != nil {
+		l.replayed += n
+	}
 }
 
 func (l *lane) end(job *store.Job, now time.Time) {
-	l.inFlight--
+	l.count(job, -1)
 	l.moved = now
-	delete(l.busy, job.Lane)
+	delete(l.busy, key(job))
 }
 
 // choked says whether every slot is busy and nothing has ended for a while.
@@ -105,5 +151,5 @@ func (l *lane) hungry(now time.Time) bool {
 
 // idle says whether nothing would be lost by forgetting the lane.
 func (l *lane) idle() bool {
-	return l.inFlight == 0 && len(l.queue) == 0 && !l.parked && len(l.letGo) == 0 && !l.ready
+	return l.inFlight == 0 && len(l.queue)+len(l.aside) == 0 && !l.parked && len(l.letGo) == 0 && !l.ready
 }

@@ -51,10 +51,10 @@ func (w *Worker) write(ctx context.Context, batch []*store.Outcome) {
 	}()
 	for len(batch) > 0 {
 		store.Failpoint("record.before")
-		changed, err := w.cfg.Store.Record(ctx, batch)
+		changed, disabled, err := w.cfg.Store.Record(ctx, batch)
 		store.Failpoint("record.after")
 		if err == nil {
-			w.ring(batch, changed)
+			w.ring(batch, changed, disabled)
 			return
 		}
 		w.cfg.Log.Warn("record outcomes", "outcomes", len(batch), "error", err)
@@ -69,21 +69,22 @@ func (w *Worker) write(ctx context.Context, batch []*store.Outcome) {
 	}
 }
 
-// ring tells the live lists of deliveries what changed.
-func (w *Worker) ring(batch []*store.Outcome, changed []string) {
+// ring tells the live lists of deliveries what changed, and the feeder that a replay may go on.
+func (w *Worker) ring(batch []*store.Outcome, changed, disabled []string) {
 	done := make(map[string]bool, len(changed))
 	for _, id := range changed {
 		done[id] = true
 	}
 	of := map[string][]string{}
-	var disabled []string
+	replayed := false
 	for _, o := range batch {
+		replayed = replayed || o.Job.ReplayID != nil
 		if done[o.Job.DeliveryID] {
 			of[o.Job.BusinessID] = append(of[o.Job.BusinessID], o.Job.DeliveryID)
-			if o.Disable != "" {
-				disabled = append(disabled, o.Job.BusinessID)
-			}
 		}
+	}
+	if replayed {
+		w.poke()
 	}
 	for business, deliveries := range of {
 		w.cfg.Stream.PublishDeliveries(business, deliveries...)

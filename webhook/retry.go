@@ -23,6 +23,14 @@ const (
 	maxBackoff    = 24 * time.Hour
 )
 
+// of is the policy for attempts made for a reason: those by hand, and tests, are one attempt each.
+func (p Policy) of(why store.AttemptTrigger) Policy {
+	if why == store.TriggerManual || why == store.TriggerTest {
+		p.Retries = 0
+	}
+	return p
+}
+
 // answer is how an attempt ended: with a status, or without one for the reason in class.
 type answer struct {
 	status     int           // 0: none in time

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,7 +50,8 @@ type Worker struct {
 	inbox    chan []stream.Entry
 	lost     atomic.Int64 // entries that did not fit into the inbox
 	asks     chan ask
-	takes    chan int // shards to be taken
+	takes    chan int      // shards to be taken
+	pokes    chan struct{} // something was made due: one waits at most
 	fed      chan fed
 	ended    chan ended
 	outcomes chan *store.Outcome
@@ -86,7 +88,7 @@ func New(cfg Config) *Worker {
 	}
 	w := &Worker{
 		cfg: cfg, replica: uuid.NewString(), holds: holds{shared: cfg.Store.Shared(), of: map[int]*hold{}},
-		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), fed: make(chan fed, 16),
+		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), fed: make(chan fed, 16),
 		ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
 		changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
 	}
@@ -104,7 +106,8 @@ func (w *Worker) Prepare(ctx context.Context) error {
 	return err
 }
 
-// Changed says that the endpoints of a business have changed: what was read of them before is read again before it is sent.
+// Changed says that the endpoints of a business, or what waits for them, have changed: what was read of them before is read
+// again before it is sent, and what is due now is claimed at once.
 func (w *Worker) Changed(business string) {
 	now := w.cfg.Store.Now()
 	w.mu.Lock()
@@ -115,6 +118,15 @@ func (w *Worker) Changed(business string) {
 		}
 	}
 	w.changed[business] = now
+	w.poke()
+}
+
+// poke has the feeder look at once for what was made due.
+func (w *Worker) poke() {
+	select {
+	case w.pokes <- struct{}{}:
+	default:
+	}
 }
 
 func (w *Worker) changedAt(business string) store.Time {
@@ -241,7 +253,11 @@ func (w *Worker) arrived(f fed) {
 }
 
 func (w *Worker) enqueue(l *lane, job *store.Job) {
-	l.add(job)
+	if job.Aside() {
+		l.addAside(job)
+	} else {
+		l.add(job)
+	}
 	w.backlog++
 	w.makeReady(l)
 }
@@ -273,11 +289,19 @@ func (w *Worker) giveBack(l *lane, job *store.Job) {
 func (w *Worker) tidy(now time.Time) {
 	for endpoint, l := range w.lanes {
 		if !w.holds.open(l.Shard) {
-			w.backlog -= len(l.queue)
-			l.queue = nil
+			w.backlog -= len(l.queue) + len(l.aside)
+			l.queue, l.aside = nil, nil
 			clear(l.letGo)
 			w.setParked(l, false)
 		}
+		for _, job := range l.aside { // fresh ones may keep them waiting
+			if w.late(job) {
+				w.letGo = append(w.letGo, job)
+			}
+		}
+		before := len(l.aside)
+		l.aside = slices.DeleteFunc(l.aside, w.late)
+		w.backlog -= before - len(l.aside)
 		switch {
 		case len(l.queue) > 0 && l.choked(now):
 			w.park(l)
@@ -302,10 +326,9 @@ func (w *Worker) dispatch(ctx context.Context) {
 			continue
 		}
 		w.backlog--
-		w.makeReady(l)                                                         // it may have more, and stands at the end of the line
-		if job.LeaseUntil.Sub(w.cfg.Store.Now()) < w.cfg.Timeout+leaseMargin { // it waited too long here
-			w.giveBack(l, job)
-			w.park(l) // nothing is to overtake it
+		w.makeReady(l) // it may have more, and stands at the end of the line
+		if w.late(job) {
+			w.cutShort(l, job)
 			continue
 		}
 		if !w.holds.begin(job.Hold()) {
@@ -316,6 +339,21 @@ func (w *Worker) dispatch(ctx context.Context) {
 		w.young = append(w.young, now)
 		go func() { w.ended <- w.deliver(ctx, job, now) }()
 	}
+}
+
+// late says whether a job has waited too long here: its lease may end before the attempt does.
+func (w *Worker) late(job *store.Job) bool {
+	return job.LeaseUntil.Sub(w.cfg.Store.Now()) < w.cfg.Timeout+leaseMargin
+}
+
+// cutShort gives back a job that was not sent. Nothing is to overtake it, unless it had no place in the order anyway.
+func (w *Worker) cutShort(l *lane, job *store.Job) {
+	if job.Aside() {
+		w.letGo = append(w.letGo, job)
+		return
+	}
+	w.giveBack(l, job)
+	w.park(l)
 }
 
 // deliver makes one attempt and decides what follows from it.
@@ -330,21 +368,28 @@ func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) e
 			return ended{job: job, began: began}
 		}
 	}
-	if job.EndpointStatus == store.Disabled {
-		return ended{job: job, began: began, outcome: &store.Outcome{Job: job, Status: store.Skipped}}
+	if job.EndpointStatus == store.Disabled && job.Trigger != store.TriggerTest {
+		outcome := &store.Outcome{Job: job, Status: store.Skipped}
+		if job.Attempts > 0 {
+			outcome.Status = store.Failed
+		}
+		return ended{job: job, began: began, outcome: outcome}
 	}
 	made, a := w.attempt(ctx, job)
 	if a.status == 0 && errors.Is(context.Cause(ctx), errCut) {
 		return ended{job: job, began: began, cut: true}
 	}
-	v := w.cfg.Policy.decide(made.Number, a, rand.Float64())
+	v := w.cfg.Policy.of(job.Trigger).decide(made.Number-job.Base, a, rand.Float64())
+	if job.Trigger == store.TriggerTest {
+		v.disable = "" // it counts for nothing
+	}
 	outcome := &store.Outcome{Job: job, Attempt: made, Status: v.status, Disable: v.disable}
 	if v.failure != "" {
 		made.Error = &v.failure
 	}
 	if v.status == store.Retrying {
 		next := w.cfg.Store.Now().Add(v.delay)
-		outcome.Next = &next
+		outcome.Next, made.NextAttemptAt = &next, &next
 	}
 	return ended{job: job, began: began, outcome: outcome}
 }
@@ -365,8 +410,7 @@ func (w *Worker) attemptEnded(e ended) {
 		w.outcomes <- e.outcome
 		return // the recorder counts it out
 	case e.cut:
-		w.giveBack(l, e.job)
-		w.park(l)
+		w.cutShort(l, e.job)
 	}
 	w.holds.end(e.job.Shard)
 }
@@ -424,14 +468,18 @@ func (w *Worker) claimedJobs(c *claimed, now time.Time) {
 	}
 	for of, wanted := range c.wanted {
 		l := w.laneOf(of)
+		n := 0 // of those that go out in their turn
 		for _, job := range c.jobs[of.EndpointID] {
-			if job.Attempts == 0 && l.overtakes(job) {
+			if !job.Aside() {
+				n++
+			}
+			if job.Fresh() && l.overtakes(job) {
 				w.giveBack(l, job)
 			} else {
 				w.enqueue(l, job)
 			}
 		}
-		if parked := wanted > 0 && len(c.jobs[of.EndpointID]) >= wanted; parked || len(l.letGo) == 0 {
+		if parked := wanted > 0 && n >= wanted; parked || len(l.letGo) == 0 {
 			w.setParked(l, parked)
 		}
 	}

@@ -45,7 +45,14 @@ func newWorld(t *testing.T, dir string, change func(*webhook.Config)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := webhook.Config{Stream: bell, Timeout: 2 * time.Second, Policy: webhook.Policy{Retries: 2, Backoff: 10 * time.Millisecond}, Drain: time.Second}
+	guard, err := egress.NewGuard(egress.Policy{AllowPrivate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := webhook.Config{
+		Stream: bell, Client: egress.NewClient(guard, 64), Timeout: 2 * time.Second,
+		Policy: webhook.Policy{Retries: 2, Backoff: 10 * time.Millisecond}, Drain: time.Second,
+	}
 	if change != nil {
 		change(&cfg)
 	}
@@ -56,11 +63,6 @@ func newWorld(t *testing.T, dir string, change func(*webhook.Config)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := egress.NewGuard(egress.Policy{AllowPrivate: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Client = egress.NewClient(guard, 64)
 	worker = webhook.New(cfg)
 	if err := worker.Prepare(t.Context()); err != nil {
 		t.Fatal(err)

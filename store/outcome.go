@@ -1,0 +1,284 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/uptrace/bun"
+)
+
+// Outcome is what became of one attempt: the attempt, and the state that the delivery passes into.
+type Outcome struct {
+	Job     *Job
+	Attempt *Attempt // nil: nothing was sent, the endpoint being disabled
+	Status  DeliveryStatus
+	Next    *Time  // of a retry
+	Disable string // why the endpoint is to be disabled; empty: it is not
+}
+
+// deliveryChange is a row of the bulk update that records outcomes.
+type deliveryChange struct {
+	ID       string `bun:"delivery_id,type:text"`
+	Seen     int64  `bun:"seen,type:bigint"` // attempts made before this one
+	Trigger  string `bun:"why,type:text"`
+	Attempts int64  `bun:"attempts,type:bigint"`
+	Status   string `bun:"status,type:text"`
+	Next     *Time  `bun:"next,type:bigint"`
+}
+
+// Record writes outcomes, their attempts, and what they mean for the endpoints, in one transaction. An outcome counts only
+// under a hold on the shard that is still good, and if nobody wrote another one, or had it sent again, since the job was read;
+// it returns the ids of the deliveries that changed, and the businesses of endpoints that are disabled now. A retry of a delivery that was ended meanwhile (its endpoint was disabled
+// or deleted) is not revived, and what was delivered once stays delivered.
+//
+// Rows are locked in the order of shards, endpoints, replays, deliveries, as they are by whoever disables an endpoint.
+func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disabled []string, err error) {
+	outcomes = firstOutcomes(outcomes)
+	jobs := make([]*Job, len(outcomes))
+	size := 256 * len(outcomes)
+	for i, o := range outcomes {
+		jobs[i] = o.Job
+		if o.Attempt != nil && o.Attempt.ResponseBody != nil {
+			size += len(*o.Attempt.ResponseBody)
+		}
+	}
+	err = s.batcher.do(size, func(ctx context.Context, t *tx) error {
+		changed, disabled = nil, nil
+		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
+		if err != nil {
+			return err
+		}
+		var changes []*deliveryChange
+		for _, o := range outcomes {
+			if slices.Contains(good, o.Job.Shard) {
+				changes = append(changes, o.change())
+			}
+		}
+		if len(changes) == 0 {
+			return nil
+		}
+		of, err := readHealth(ctx, t, outcomes)
+		if err == nil {
+			err = lockReplays(ctx, t, outcomes)
+		}
+		if err != nil {
+			return err
+		}
+		err = t.NewUpdate().With("change", t.NewValues(&changes)).Model((*Delivery)(nil)).TableExpr("change").
+			Set("attempts = change.attempts").Set("leased = ?", false).Set("updated_at = ?", t.now).
+			Set("status = CASE WHEN delivery.status = ? THEN ? WHEN delivery.next_attempt_at IS NULL AND change.next IS NOT NULL THEN ? ELSE change.status END",
+				Delivered, Delivered, Failed).
+			Set("next_attempt_at = CASE WHEN delivery.next_attempt_at IS NULL THEN NULL ELSE change.next END").
+			Where("delivery.id = change.delivery_id AND delivery.attempts = change.seen AND delivery.trigger_name = change.why").
+			Where("delivery.status <> ? OR delivery.next_attempt_at IS NOT NULL", Delivered).
+			Returning("id").Scan(ctx, &changed)
+		if err != nil {
+			return fmt.Errorf("record %d outcomes: %w", len(changes), err)
+		}
+		written := made(outcomes, changed)
+		if err := recordAttempts(ctx, t, written); err != nil {
+			return err
+		}
+		if err := countSent(ctx, t, written); err != nil {
+			return err
+		}
+		disabled, err = of.record(ctx, t, written, s.cfg.EndpointGrace)
+		return err
+	})
+	return changed, disabled, err
+}
+
+func (o *Outcome) change() *deliveryChange {
+	c := &deliveryChange{
+		ID: o.Job.DeliveryID, Seen: int64(o.Job.Attempts), Trigger: string(o.Job.Trigger), Attempts: int64(o.Job.Attempts),
+		Status: string(o.Status), Next: o.Next,
+	}
+	if o.Attempt != nil {
+		c.Attempts = int64(o.Attempt.Number)
+	}
+	return c
+}
+
+// made are the outcomes of the deliveries that changed.
+func made(outcomes []*Outcome, changed []string) []*Outcome {
+	done := make(map[string]bool, len(changed))
+	for _, id := range changed {
+		done[id] = true
+	}
+	out := make([]*Outcome, 0, len(changed))
+	for _, o := range outcomes {
+		if done[o.Job.DeliveryID] {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func recordAttempts(ctx context.Context, t *tx, outcomes []*Outcome) error {
+	var attempts []*Attempt
+	for _, o := range outcomes {
+		if o.Attempt != nil {
+			attempts = append(attempts, o.Attempt)
+		}
+	}
+	if len(attempts) == 0 {
+		return nil
+	}
+	if _, err := t.NewInsert().Model(&attempts).Returning("NULL").Exec(ctx); err != nil {
+		return fmt.Errorf("insert %d attempts: %w", len(attempts), err)
+	}
+	return nil
+}
+
+// firstOutcomes keeps one outcome a delivery: after an outage longer than a lease two can wait to be written.
+func firstOutcomes(outcomes []*Outcome) []*Outcome {
+	seen := make(map[string]bool, len(outcomes))
+	first := make([]*Outcome, 0, len(outcomes))
+	for _, o := range outcomes {
+		if !seen[o.Job.DeliveryID] {
+			seen[o.Job.DeliveryID] = true
+			first = append(first, o)
+		}
+	}
+	return first
+}
+
+// lockReplays locks the replays that outcomes belong to, where there are other writers.
+func lockReplays(ctx context.Context, t *tx, outcomes []*Outcome) error {
+	var ids []string
+	for _, o := range outcomes {
+		if o.Job.ReplayID != nil {
+			ids = append(ids, *o.Job.ReplayID)
+		}
+	}
+	if !t.remote || len(ids) == 0 {
+		return nil
+	}
+	var locked []string
+	if err := t.forUpdate().Model((*Replay)(nil)).Column("id").Where("id IN (?)", bun.List(distinct(ids))).Order("id").Scan(ctx, &locked); err != nil {
+		return fmt.Errorf("lock %d replays: %w", len(ids), err)
+	}
+	return nil
+}
+
+// countSent counts the deliveries of replays of which the first attempt was made.
+func countSent(ctx context.Context, t *tx, outcomes []*Outcome) error {
+	sent := map[string]int{}
+	for _, o := range outcomes {
+		if o.Attempt != nil && o.Job.ReplayID != nil && o.Job.Attempts == o.Job.Base {
+			sent[*o.Job.ReplayID]++
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(sent)) {
+		if _, err := t.NewRaw("UPDATE replays SET sent = sent + ? WHERE id = ?", sent[id], id).Exec(ctx); err != nil {
+			return fmt.Errorf("count what replay %s has sent: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// health is since when each of some endpoints has been failing: since the first delivery that failed for good after the last
+// success. Those that do not fail are not in it.
+type health map[string]Time
+
+// readHealth reads, and where there are other writers locks, the endpoints that outcomes may change: those that fail now, and
+// those that did and may have recovered.
+func readHealth(ctx context.Context, t *tx, outcomes []*Outcome) (health, error) {
+	var failed, well []string
+	for _, o := range outcomes {
+		switch {
+		case !o.counts():
+		case o.Status == Failed || o.Disable != "":
+			failed = append(failed, o.Job.EndpointID)
+		default:
+			well = append(well, o.Job.EndpointID)
+		}
+	}
+	if len(failed)+len(well) == 0 {
+		return nil, nil
+	}
+	var rows []*Endpoint
+	err := t.forUpdate().Model(&rows).Column("id", "failing_since").
+		Where("id IN (?) AND (failing_since IS NOT NULL OR id IN (?))", bun.List(distinct(append(well, failed...))), bun.List(append(failed, ""))).
+		Order("id").Scan(ctx)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, fmt.Errorf("read the health of endpoints: %w", err)
+	}
+	of := make(health, len(rows))
+	for _, p := range rows {
+		if p.FailingSince != nil {
+			of[p.ID] = *p.FailingSince
+		}
+	}
+	return of, nil
+}
+
+// counts says whether the outcome tells of the endpoint's health: a success, or a delivery that failed for good. Tests do not,
+// and a retry that is still to come says nothing yet.
+func (o *Outcome) counts() bool {
+	return o.Attempt != nil && o.Job.Trigger != TriggerTest && (o.Attempt.Error == nil || o.Status == Failed)
+}
+
+// record writes what outcomes mean for their endpoints, and disables those that have failed for as long as grace without one
+// success, or asked for it. It returns the businesses of those that it has disabled.
+func (of health) record(ctx context.Context, t *tx, outcomes []*Outcome, grace time.Duration) ([]string, error) {
+	was := maps.Clone(of)
+	business, touched := map[string]string{}, map[string]bool{}
+	late, asked := map[string]string{}, map[string]string{} // why they are to be disabled
+	for _, o := range outcomes {
+		id := o.Job.EndpointID
+		business[id] = o.Job.BusinessID
+		if o.Disable != "" {
+			asked[id] = o.Disable
+		}
+		if !o.counts() {
+			continue
+		}
+		touched[id] = true
+		since, failing := of[id]
+		switch {
+		case o.Attempt.Error == nil:
+			delete(of, id)
+			delete(late, id)
+		case !failing:
+			of[id] = t.now
+		case t.now.Sub(since) >= grace:
+			late[id] = fmt.Sprintf("no delivery has succeeded for %v; the last one failed with %s", t.now.Sub(since).Round(time.Second), *o.Attempt.Error)
+		}
+	}
+	maps.Copy(late, asked)
+	for _, id := range slices.Sorted(maps.Keys(touched)) {
+		since, failing := of[id]
+		if before, did := was[id]; did == failing && before == since {
+			continue
+		}
+		var value *Time
+		if failing {
+			value = &since
+		}
+		if _, err := t.NewRaw("UPDATE endpoints SET failing_since = ? WHERE id = ?", value, id).Exec(ctx); err != nil {
+			return nil, fmt.Errorf("write the health of endpoint %s: %w", id, err)
+		}
+	}
+	var disabled []string
+	for _, id := range slices.Sorted(maps.Keys(late)) {
+		if err := disableEndpoint(ctx, t, id, late[id]); err != nil {
+			return nil, err
+		}
+		disabled = append(disabled, business[id])
+	}
+	return disabled, nil
+}
+
+func disableEndpoint(ctx context.Context, t *tx, id, reason string) error {
+	_, err := t.NewRaw("UPDATE endpoints SET status = ?, disabled_reason = ? WHERE id = ? AND status = ?", Disabled, reason, id, Enabled).Exec(ctx)
+	if err != nil {
+		return fmt.Errorf("disable endpoint %s: %w", id, err)
+	}
+	return endDeliveries(ctx, t, id, endpointDisabled)
+}

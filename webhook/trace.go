@@ -1,0 +1,79 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http/httptrace"
+	"sync"
+	"time"
+
+	"parley/store"
+)
+
+// trace takes the times of one attempt. Each is measured for itself: a connection that is used again has no look-up, connect
+// or handshake, and where several addresses are dialled at once, it is the one that answered that counts.
+type trace struct {
+	start time.Time
+
+	mu      sync.Mutex // guards what follows: a dial may outlive its request
+	began   map[string]time.Time
+	looking time.Time
+	shaking time.Time
+	made    store.Timings
+}
+
+func newTrace(start time.Time) *trace { return &trace{start: start, began: map[string]time.Time{}} }
+
+// on is ctx with the trace in it.
+func (t *trace) on(ctx context.Context) context.Context {
+	locked := func(note func(now time.Time)) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		note(time.Now())
+	}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		DNSStart: func(httptrace.DNSStartInfo) { locked(func(now time.Time) { t.looking = now }) },
+		DNSDone: func(httptrace.DNSDoneInfo) {
+			locked(func(now time.Time) { t.made.DNSMs = milliseconds(t.looking, now) })
+		},
+		ConnectStart: func(_, addr string) { locked(func(now time.Time) { t.began[addr] = now }) },
+		ConnectDone: func(_, addr string, err error) {
+			locked(func(now time.Time) {
+				if err == nil {
+					t.made.ConnectMs, t.made.RemoteAddress = milliseconds(t.began[addr], now), &addr
+				}
+			})
+		},
+		TLSHandshakeStart: func() { locked(func(now time.Time) { t.shaking = now }) },
+		TLSHandshakeDone: func(tls.ConnectionState, error) {
+			locked(func(now time.Time) { t.made.TLSMs = milliseconds(t.shaking, now) })
+		},
+		GotConn: func(c httptrace.GotConnInfo) {
+			locked(func(time.Time) {
+				if c.Reused { // another request's dial may have been noted here, which was then not needed
+					t.made.DNSMs, t.made.ConnectMs, t.made.TLSMs = nil, nil, nil
+				}
+				addr := c.Conn.RemoteAddr().String()
+				t.made.RemoteAddress = &addr
+			})
+		},
+		GotFirstResponseByte: func() {
+			locked(func(now time.Time) { t.made.FirstByteMs = milliseconds(t.start, now) })
+		},
+	})
+}
+
+// timings are the times so far.
+func (t *trace) timings() store.Timings {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.made
+}
+
+func milliseconds(from, to time.Time) *int {
+	if from.IsZero() {
+		return nil
+	}
+	ms := int(to.Sub(from).Milliseconds())
+	return &ms
+}
