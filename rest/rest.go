@@ -106,10 +106,10 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 		write(w, http.StatusUnprocessableEntity, problem{Detail: e.Faults})
 	case ok:
 		status := statuses[e.Code]
-		switch {
-		case status == http.StatusUnauthorized:
+		switch status {
+		case http.StatusUnauthorized:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="parley", ApiKey realm="parley"`)
-		case status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests:
+		case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 			w.Header().Set("Retry-After", strconv.Itoa(max(1, e.RetryAfter)))
 		}
 		write(w, status, problem{e.Message, e.Reason})

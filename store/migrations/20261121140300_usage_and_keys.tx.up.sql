@@ -1,7 +1,6 @@
 -- What a run cost, in millionths of millionths of the prices' currency (store.Price); null where its models had no price then.
 -- The channel that a conversation's message travelled on: null for a chat's, which travels on none. And the keys under which
 -- the answers of chats are kept: a row without an answer belongs to a run that is still running, and goes with it if it fails.
--- Last, what runs and messages that retention removed had used, by the hour in which they began (store/usage.go).
 
 ALTER TABLE runs ADD COLUMN cost BIGINT;
 --bun:split
@@ -26,19 +25,3 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
 CREATE UNIQUE INDEX IF NOT EXISTS idempotency_key_of_run ON idempotency_keys (run_id);
 --bun:split
 CREATE INDEX IF NOT EXISTS idempotency_keys_expiring ON idempotency_keys (expires_at);
---bun:split
-CREATE TABLE IF NOT EXISTS usage_hours (
-    business_id   TEXT NOT NULL,
-    hour          BIGINT NOT NULL,
-    kind          TEXT NOT NULL,
-    name          TEXT NOT NULL,
-    direction     TEXT NOT NULL,
-    count         BIGINT NOT NULL,
-    input_tokens  BIGINT NOT NULL,
-    output_tokens BIGINT NOT NULL,
-    whole         BIGINT,
-    rest          BIGINT,
-    PRIMARY KEY (business_id, hour, kind, name, direction)
-);
---bun:split
-CREATE INDEX IF NOT EXISTS usage_hours_by_age ON usage_hours (hour);
