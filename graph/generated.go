@@ -3136,7 +3136,7 @@ type Query {
     "Its id."
     id: ID!
   ): Run
-  "Language-model tokens and channel messages, as far back as both are kept."
+  "Language-model tokens and channel messages. Beyond what the server keeps of runs and messages, hours count as a whole, where they begin."
   usage(
     "From this instant on."
     from: Time!

@@ -54,12 +54,21 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 		more = more || n == prunedAtOnce
 	}
 	err = s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+		for _, prune := range []func(context.Context, *tx, Time) (int, error){pruneMessages, pruneRuns} {
+			n, err := prune(ctx, t, before)
+			if err != nil {
+				return err
+			}
+			more = more || n == prunedAtOnce
+		}
 		for _, q := range []struct {
 			query string
 			args  []any
 		}{
-			{`DELETE FROM messages WHERE id IN (SELECT id FROM messages WHERE id < ? ORDER BY id LIMIT ?)`, []any{firstID("msg", before)}},
-			{`DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE id < ? AND status <> 'running' ORDER BY id LIMIT ?)`, []any{firstID("run", before)}},
+			{
+				`DELETE FROM usage_hours WHERE hour IN (SELECT hour FROM usage_hours WHERE hour < ? ORDER BY hour LIMIT ?)`,
+				[]any{t.now.Add(-keptUsage)},
+			},
 			{
 				`DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE id < ? AND expires_at < ? AND run_id IS NULL ORDER BY id LIMIT ?)`,
 				[]any{firstID("ses", before), before},

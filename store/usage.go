@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/uptrace/bun"
 )
 
 // Price is what a model costs, in millionths of the operator's currency for a million tokens: 0.40 is 400,000. A token so
@@ -66,8 +68,8 @@ const (
 	clockSlack = time.Hour
 )
 
-// Usage sums up what a business used from one instant, inclusive, to another, exclusive: at most 366 days, and as far back
-// as Config.Retention reaches. What began in that time counts.
+// Usage sums up what a business used from one instant, inclusive, to another, exclusive: at most 366 days. What began in that
+// time counts. What is older than Config.Retention is known by the hour alone, which counts where it begins.
 func (s *Store) Usage(ctx context.Context, business string, from, to Time) (*Usage, error) {
 	switch span := to.Sub(from); {
 	case to <= from:
@@ -75,22 +77,26 @@ func (s *Store) Usage(ctx context.Context, business string, from, to Time) (*Usa
 	case span > maxUsageSpan:
 		return nil, valueError("from and to may be 366 days apart").Under("to").Err()
 	}
-	within := func(prefix string) []any {
-		return []any{business, firstID(prefix, from.Add(-clockSlack)), firstID(prefix, to.Add(clockSlack)), from, to}
+	within := func(prefix, kind string) []any {
+		first, last := firstID(prefix, from.Add(-clockSlack)), firstID(prefix, to.Add(clockSlack))
+		return []any{business, first, last, from, to, business, kind, from, to}
 	}
 	usage := &Usage{LLM: []LLMUsage{}, ChannelMessages: []ChannelMessageUsage{}}
 	var models []struct {
-		Model        string `bun:"model"`
+		Model        string `bun:"name"`
 		Runs         int    `bun:"runs"`
 		InputTokens  int    `bun:"input_tokens"`
 		OutputTokens int    `bun:"output_tokens"`
 		Whole        *int64 `bun:"whole"` // of the cost, and what is left of it: their sums cannot overflow
 		Rest         *int64 `bun:"rest"`
 	}
-	err := s.read.NewRaw(`SELECT model, COUNT(*) AS runs, CAST(SUM(input_tokens) AS BIGINT) AS input_tokens,
-		CAST(SUM(output_tokens) AS BIGINT) AS output_tokens, CAST(SUM(cost / 1000000) AS BIGINT) AS whole, CAST(SUM(cost % 1000000) AS BIGINT) AS rest
-		FROM runs WHERE business_id = ? AND id >= ? AND id < ? AND started_at >= ? AND started_at < ? GROUP BY model ORDER BY model`,
-		within("run")...).Scan(ctx, &models)
+	err := s.read.NewRaw(`SELECT name, CAST(SUM(n) AS BIGINT) AS runs, CAST(SUM(input_tokens) AS BIGINT) AS input_tokens,
+		CAST(SUM(output_tokens) AS BIGINT) AS output_tokens, CAST(SUM(whole) AS BIGINT) AS whole, CAST(SUM(rest) AS BIGINT) AS rest FROM (
+			SELECT model AS name, 1 AS n, input_tokens, output_tokens, cost / 1000000 AS whole, cost % 1000000 AS rest FROM runs
+				WHERE business_id = ? AND id >= ? AND id < ? AND started_at >= ? AND started_at < ?
+			UNION ALL SELECT name, count, input_tokens, output_tokens, whole, rest FROM usage_hours
+				WHERE business_id = ? AND kind = ? AND hour >= ? AND hour < ?
+		) AS used GROUP BY name ORDER BY name`, within("run", usedByRuns)...).Scan(ctx, &models)
 	if err != nil {
 		return nil, fmt.Errorf("sum up the runs of %s: %w", business, err)
 	}
@@ -102,11 +108,62 @@ func (s *Store) Usage(ctx context.Context, business string, from, to Time) (*Usa
 		}
 		usage.LLM = append(usage.LLM, llm)
 	}
-	err = s.read.NewRaw(`SELECT channel, direction, COUNT(*) AS count FROM messages
-		WHERE business_id = ? AND conversation_id IS NOT NULL AND id >= ? AND id < ? AND created_at >= ? AND created_at < ?
-		GROUP BY channel, direction ORDER BY channel, direction`, within("msg")...).Scan(ctx, &usage.ChannelMessages)
+	err = s.read.NewRaw(`SELECT channel, direction, CAST(SUM(n) AS BIGINT) AS count FROM (
+			SELECT channel, direction, 1 AS n FROM messages
+				WHERE business_id = ? AND conversation_id IS NOT NULL AND id >= ? AND id < ? AND created_at >= ? AND created_at < ?
+			UNION ALL SELECT name, direction, count FROM usage_hours WHERE business_id = ? AND kind = ? AND hour >= ? AND hour < ?
+		) AS used GROUP BY channel, direction ORDER BY channel, direction`, within("msg", usedByMessages)...).Scan(ctx, &usage.ChannelMessages)
 	if err != nil {
 		return nil, fmt.Errorf("count the channel messages of %s: %w", business, err)
 	}
 	return usage, nil
+}
+
+// The kinds of rows in usage_hours: what runs used, by model, and messages, by channel and direction.
+const (
+	usedByRuns     = "run"
+	usedByMessages = "message"
+)
+
+// keptUsage is how long the sums of hours are kept: for this year and the last one.
+const keptUsage = 2 * maxUsageSpan
+
+const addUsageSQL = ` ON CONFLICT (business_id, hour, kind, name, direction) DO UPDATE SET count = usage_hours.count + EXCLUDED.count,
+	input_tokens = usage_hours.input_tokens + EXCLUDED.input_tokens, output_tokens = usage_hours.output_tokens + EXCLUDED.output_tokens,
+	whole = COALESCE(usage_hours.whole + EXCLUDED.whole, usage_hours.whole, EXCLUDED.whole),
+	rest = COALESCE(usage_hours.rest + EXCLUDED.rest, usage_hours.rest, EXCLUDED.rest)`
+
+// pruneRuns removes a batch of old runs, and adds what they used to the sums of their hours. On PostgreSQL it locks them first:
+// two servers that prune at once must not both add them.
+func pruneRuns(ctx context.Context, t *tx, before Time) (int, error) {
+	q := t.forUpdate().Model((*Run)(nil)).Where("id < ? AND status <> ?", firstID("run", before), RunRunning)
+	return pruneUsed(ctx, t, q, "runs", `INSERT INTO usage_hours (business_id, hour, kind, name, direction, count, input_tokens, output_tokens, whole, rest)
+		SELECT business_id, started_at - started_at % 3600000000, 'run', model, '', COUNT(*), SUM(input_tokens), SUM(output_tokens),
+			SUM(cost / 1000000), SUM(cost % 1000000)
+		FROM runs WHERE id IN (?) GROUP BY business_id, started_at - started_at % 3600000000, model`+addUsageSQL)
+}
+
+// pruneMessages removes a batch of old messages, and counts those of conversations, as pruneRuns does.
+func pruneMessages(ctx context.Context, t *tx, before Time) (int, error) {
+	q := t.forUpdate().Model((*Message)(nil)).Where("id < ?", firstID("msg", before))
+	return pruneUsed(ctx, t, q, "messages", `INSERT INTO usage_hours (business_id, hour, kind, name, direction, count, input_tokens, output_tokens)
+		SELECT business_id, created_at - created_at % 3600000000, 'message', channel, direction, COUNT(*), 0, 0
+		FROM messages WHERE id IN (?) AND conversation_id IS NOT NULL
+		GROUP BY business_id, created_at - created_at % 3600000000, channel, direction`+addUsageSQL)
+}
+
+func pruneUsed(ctx context.Context, t *tx, q *bun.SelectQuery, table, add string) (int, error) {
+	var ids []string
+	if err := q.Column("id").Order("id").Limit(prunedAtOnce).Scan(ctx, &ids); err != nil {
+		return 0, fmt.Errorf("read which %s are too old: %w", table, err)
+	}
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	for _, query := range []string{add, "DELETE FROM " + table + " WHERE id IN (?)"} {
+		if _, err := t.NewRaw(query, bun.List(ids)).Exec(ctx); err != nil {
+			return 0, fmt.Errorf("remove %d %s: %w", len(ids), table, err)
+		}
+	}
+	return len(ids), nil
 }

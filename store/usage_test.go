@@ -43,7 +43,7 @@ func TestUsage(t *testing.T) {
 		if err := s.FailTurn(t.Context(), failed.Run, store.RunModelFailed, step("free/b", 11, 0)); err != nil {
 			t.Fatal(err)
 		}
-		begin(t, s, v, "") // runs on
+		running := begin(t, s, v, "") // runs on
 
 		now := s.Now()
 		for i, m := range []struct {
@@ -91,6 +91,38 @@ func TestUsage(t *testing.T) {
 		}
 		if got := usage(now+1, now.Add(time.Hour)); len(got.LLM) != 0 || len(got.ChannelMessages) != 1 {
 			t.Errorf("afterwards: %+v", got)
+		}
+
+		// What retention removes is known by the hour: those of before and now, and none before or after.
+		if err := s.FailTurn(t.Context(), running.Run, store.RunInterrupted); err != nil {
+			t.Fatal(err)
+		}
+		const hour = store.Time(3600 * 1_000_000)
+		for range 2 { // removed once, added once
+			if _, err := s.Prune(t.Context(), now.Add(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if runs, err := s.Runs(t.Context(), v.BusinessID, store.RunFilter{}, store.PageInput{First: 1}); err != nil || len(runs.Edges) != 0 {
+			t.Errorf("after retention: %v, %v", runs, err)
+		}
+		want.ChannelMessages = append(want.ChannelMessages, store.ChannelMessageUsage{Channel: store.Voice, Direction: store.Inbound, Count: 1})
+		if diff := cmp.Diff(want, usage(before-before%hour, now+2*hour)); diff != "" {
+			t.Errorf("after retention: %s", diff)
+		}
+		if got := usage(before-before%hour-10*hour, before-before%hour); len(got.LLM) != 0 || len(got.ChannelMessages) != 0 {
+			t.Errorf("the hours before: %+v", got)
+		}
+		prices["free/b"] = store.Price{Input: 1_000_000}
+		run(v, step("free/b", 1, 0)) // beside the sums, and then added to them
+		want.LLM[1] = store.LLMUsage{Model: "free/b", Runs: 3, InputTokens: 17, OutputTokens: 2, Cost: ptr(0.000001)}
+		for _, when := range []string{"before", "after"} {
+			if diff := cmp.Diff(want, usage(before-before%hour, now+2*hour)); diff != "" {
+				t.Errorf("another run, %s retention: %s", when, diff)
+			}
+			if _, err := s.Prune(t.Context(), now.Add(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }
