@@ -39,6 +39,7 @@ type Settings struct {
 	OpenAIBaseURL        string        `name:"openai-base-url" env:"OPENAI_BASE_URL" default:"" placeholder:"URL" help:"OpenAI, or a compatible server: the address."`
 	OpenAIModel          string        `name:"openai-model" aliases:"parley-openai-model" env:"PARLEY_OPENAI_MODEL" default:"gpt-4.1-mini" placeholder:"NAME" help:"The model of agents on OPENAI that name none (default: ${default})."`
 	AnthropicKey         string        `name:"anthropic-api-key" env:"ANTHROPIC_API_KEY" default:"" placeholder:"KEY" help:"Anthropic: the key."`
+	Prices               string        `name:"prices" aliases:"parley-prices" env:"PARLEY_PRICES" default:"" placeholder:"JSON|FILE" help:"What models cost for a million tokens, as JSON or the name of a file with it: {\"openai/gpt-4.1-mini\": {\"input\": 0.40, \"output\": 1.60}}; empty: usage has no costs."`
 	EmbeddedModelLatency time.Duration `name:"embedded-model-latency" aliases:"parley-embedded-model-latency" env:"PARLEY_EMBEDDED_MODEL_LATENCY" default:"0s" placeholder:"DURATION" help:"The embedded model waits this long before it answers: for tests and demos (default: ${default})."`
 
 	Introspection        string `name:"introspection" aliases:"parley-introspection" env:"PARLEY_INTROSPECTION" default:"admin" enum:"admin,all,off" placeholder:"WHO" help:"GraphQL: who may introspect the schema: admin (ADMIN tokens), all (every valid credential) or off (default: ${default})."`
@@ -104,6 +105,8 @@ func (s *Settings) Validate() error {
 		u, err := url.Parse(s.OpenAIBaseURL)
 		check(err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "", "OPENAI_BASE_URL", "must be an http:// or https:// URL")
 	}
+	_, err = parsePrices(s.Prices)
+	check(err == nil, "PARLEY_PRICES", fmt.Sprintf("must be JSON, or a file with JSON, of prices for a million tokens by model (%v)", err))
 	if len(wrong) == 0 {
 		return nil
 	}

@@ -166,10 +166,14 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	if err != nil {
 		return nil, err
 	}
+	prices, err := parsePrices(s.Prices)
+	if err != nil {
+		return nil, err
+	}
 	config := store.Config{
 		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention, FirstLease: webhook.Lease(s.DeliveryTimeout),
 		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL),
-		CheckSchema: agent.CheckSchema, CheckPrompt: agent.CheckPrompt, NewSecret: egress.NewSecret,
+		CheckSchema: agent.CheckSchema, CheckPrompt: agent.CheckPrompt, NewSecret: egress.NewSecret, Price: prices.of,
 		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Log: log,
 		EndpointsChanged: func(business string) {
 			p.worker.Changed(business)

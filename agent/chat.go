@@ -15,10 +15,13 @@ type ChatInput struct {
 	SessionID *string           // nil begins a session
 	Metadata  *store.JSONObject // up to 16 KiB; kept with the message
 
+	// IdempotencyKey makes the turn happen once: whoever asks again with the same key and input gets the first answer. It is 1
+	// to 255 printable characters, and kept for 24 hours after the answer. A turn that failed lets it go.
 	IdempotencyKey *string
+	once           *store.IdempotencyKey // the same, when Chat has looked it up
 
 	// Text, unless nil, is told the reply as it comes: all that it is told, one after the other, is the reply. It is called by
-	// Chat itself, and not after it has returned.
+	// Chat itself, and not after it has returned. A replayed reply it is not told.
 	Text func(delta string)
 }
 
@@ -26,12 +29,6 @@ const (
 	maxMessage  = 32_000   // characters
 	maxMetadata = 16 << 10 // bytes
 )
-
-// NotImplemented is the reason of a refusal of what the contract names and this version does not do yet.
-const NotImplemented = "not_implemented"
-
-// InFlight is the reason of a refusal: the first request with the same idempotency key has not ended yet.
-const InFlight = "idempotency_in_flight"
 
 // Faults are all that is wrong with the input, with Loc below it, named as REST names the fields.
 func (in *ChatInput) Faults() store.Faults {
@@ -67,6 +64,9 @@ func (in *ChatInput) Faults() store.Faults {
 			invalid("metadata", nul)
 		}
 	}
+	if in.IdempotencyKey != nil {
+		f = append(f, store.CheckIdempotencyKey(*in.IdempotencyKey).Under("idempotency_key")...)
+	}
 	return f
 }
 
@@ -80,6 +80,7 @@ type ChatReply struct {
 	Status    store.RunStatus
 	Model     string
 	Usage     store.TokenUsage
+	Replayed  bool // it is the answer of an earlier request with the same idempotency key
 }
 
 // ChatDelta is a part of a reply as it comes, or the whole of it.

@@ -43,6 +43,7 @@ type Runner struct {
 	queue  *queue
 	line   *line
 	mcp    *mcpServers
+	keys   keysInFlight
 	turns  sync.WaitGroup
 	ctx    context.Context // of all turns: ends when they are interrupted
 	cancel context.CancelCauseFunc
@@ -74,7 +75,8 @@ func NewRunner(cfg Config) *Runner {
 }
 
 // Chat runs one turn and returns the agent's reply. Its refusals are those of store.BeginTurn, agent_not_found,
-// model_failed and model_timeout (the session's history is then as before), shutting_down, and the input's faults.
+// model_failed and model_timeout (the session's history is then as before), shutting_down, those of its idempotency key, and the
+// input's faults.
 //
 // If ctx ends before the turn has begun, nothing has happened. Once it has begun it goes on to its end without the caller.
 func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*ChatReply, error) {
@@ -88,7 +90,7 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 		return nil, store.ErrSessionNotFound // "" is no session; who wants a new one leaves it out
 	}
 	if in.IdempotencyKey != nil {
-		return nil, store.Refuse(store.CodeUnavailable, NotImplemented, "this version of Parley takes no idempotency key: leave it out")
+		return r.chatOnce(ctx, v, in)
 	}
 	agent, err := r.cfg.Store.AgentOfTurn(ctx, v.BusinessID, in.AgentID)
 	if err != nil {
@@ -174,7 +176,7 @@ func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session str
 func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput, place *place, deadline time.Time) (*store.Turn, error) {
 	input := store.TurnInput{
 		BusinessID: agent.BusinessID, AgentID: agent.ID, Model: modelName(agent), Channel: in.Channel,
-		Text: strings.TrimSpace(in.Message), Metadata: in.Metadata, Lease: turnLease,
+		Text: strings.TrimSpace(in.Message), Metadata: in.Metadata, Lease: turnLease, Key: in.once,
 	}
 	if in.SessionID != nil {
 		input.SessionID = *in.SessionID

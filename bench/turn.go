@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -22,18 +21,19 @@ const (
 	modelToken  = 3 * time.Millisecond  // from one to the next
 	modelTokens = 10
 	modelTime   = modelThinks + modelTokens*modelToken
-	turnMeasure = 5 * time.Second
+	turnMeasure = 4 * time.Second
 )
 
 // benchTurn measures what a turn costs over its model's own time, against a bare proxy to the same model server: Parley stores
 // each turn durably, with its events, and the proxy nothing. A thousand sessions at once must each get their own answer.
-func benchTurn(ctx context.Context, binary string) error {
+func benchTurn(ctx context.Context, r *rig) error {
 	model := &modelServer{first: map[string]time.Time{}}
-	address, stop, err := listen(model)
+	stage := newStage(ctx)
+	defer stage.end()
+	address, err := listen(stage, model)
 	if err != nil {
 		return err
 	}
-	defer stop()
 	target, err := url.Parse(address)
 	if err != nil {
 		return err
@@ -41,16 +41,15 @@ func benchTurn(ctx context.Context, binary string) error {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, FlushInterval: -1, Transport: &http.Transport{MaxIdleConnsPerHost: 1000},
 	}
-	proxied, stopProxy, err := listen(proxy)
+	proxied, err := listen(stage, proxy)
 	if err != nil {
 		return err
 	}
-	defer stopProxy()
-	s, err := startServer(ctx, binary, "OPENAI_BASE_URL="+address+"/v1")
+	s, err := r.start(ctx, "OPENAI_BASE_URL="+address+"/v1")
 	if err != nil {
 		return err
 	}
-	defer s.stop()
+	defer s.end()
 	for _, sessions := range []int{16, 256} {
 		ours, err := model.drive(ctx, sessions, func(token string) (*http.Request, error) { return streamedChat(ctx, s.url, token) })
 		if err != nil {
@@ -60,24 +59,14 @@ func benchTurn(ctx context.Context, binary string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("turn, %d sessions: parley over the model's own time %v   bare proxy %v\n", sessions, ours, theirs)
+		fmt.Printf("turn, %s, %d sessions: parley over the model's own time %v   bare proxy %v\n", r.mode, sessions, ours, theirs)
 	}
 	thousand, err := model.drive(ctx, 1000, func(token string) (*http.Request, error) { return streamedChat(ctx, s.url, token) })
 	if err != nil {
 		return err
 	}
-	fmt.Printf("turn, 1000 sessions at once: %d turns, none got another's answer\n", thousand.turns)
+	fmt.Printf("turn, %s, 1000 sessions at once: %d turns, none got another's answer\n", r.mode, thousand.turns)
 	return nil
-}
-
-func listen(h http.Handler) (address string, stop func(), err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	srv := &http.Server{Handler: h}
-	go func() { _ = srv.Serve(l) }()
-	return "http://" + l.Addr().String(), func() { _ = srv.Close() }, nil
 }
 
 // modelServer speaks chat completions: it repeats the last word it was told, a token of the caller's.
@@ -110,20 +99,22 @@ func (m *modelServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, "data: %s\n\n", raw)
 		_ = flush.Flush()
 	}
-	pause(modelThinks)
+	if pause(r.Context(), modelThinks) != nil {
+		return
+	}
 	m.mu.Lock()
 	m.first[token] = time.Now()
 	m.mu.Unlock()
 	send(token, "")
 	for range modelTokens {
-		pause(modelToken)
+		if pause(r.Context(), modelToken) != nil {
+			return
+		}
 		send(" word", "")
 	}
 	send("", "stop")
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
 }
-
-func pause(d time.Duration) { <-time.After(d) }
 
 // overhead is what was measured beyond the model's own time.
 type overhead struct {

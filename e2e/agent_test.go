@@ -23,11 +23,12 @@ type llm struct {
 	mu       sync.Mutex
 	requests []object
 	scripts  [][]string
+	gate     chan struct{} // a script goes on behind the word gate when this is closed
 }
 
 // completions starts a server that answers each request with the deltas of one script; the last one goes on for ever.
 func completions(t *testing.T, scripts ...[]string) *llm {
-	l := &llm{scripts: scripts}
+	l := &llm{scripts: scripts, gate: make(chan struct{})}
 	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var req object
 		_ = decode(r.Body, &req)
@@ -37,6 +38,10 @@ func completions(t *testing.T, scripts ...[]string) *llm {
 		l.mu.Unlock()
 		w.Header().Set("Content-Type", "text/event-stream")
 		for _, delta := range script {
+			if delta == "gate" {
+				<-l.gate
+				continue
+			}
 			_, _ = fmt.Fprintf(w, "data: %s\n\n", delta)
 			_ = http.NewResponseController(w).Flush()
 		}
@@ -134,6 +139,10 @@ func TestTools(t *testing.T) {
 	if len(event) != 2 || at(event[0], "failed") != true || at(event[1], "failed") != false {
 		t.Errorf("run.finished tells of %v", event)
 	}
+	steps := at(s.query(token, `{ runs { nodes { steps { model usage { totalTokens } toolCalls { name arguments result failed } } } } }`, nil), "runs", "nodes", 0, "steps").([]any)
+	if len(steps) != 3 || at(steps[1], "toolCalls", 0, "arguments") != `{"order": "A-7"}` || at(steps[2], "usage", "totalTokens") != 15.0 {
+		t.Errorf("the run's steps: %v", steps)
+	}
 	if status, _, answer := s.call("POST", path, withKey(apiKey), `{"message": "Hi", "channel": "whatsapp"}`); status != http.StatusUnprocessableEntity ||
 		encode(at(answer, "detail", 0, "loc")) != `["body","metadata","shop"]` {
 		t.Errorf("a variable without a value: %d %v", status, answer)
@@ -177,17 +186,33 @@ func events(r io.Reader) (out [][2]string) {
 // TestStreaming: what is told as it comes is what is stored, and what the whole answer says.
 func TestStreaming(t *testing.T) {
 	t.Parallel()
-	model := completions(t, says("We are open ", "from nine", " to five.\n\n", "**Closed** on", " Sundays.", "\n\n- Tea\n- Cake"))
+	model := completions(t, append([]string{chunk(object{"content": "We are open "}, nil), "gate"},
+		says("from nine", " to five.\n\n", "**Closed** on", " Sundays.", "\n\n- Tea\n- Cake")...))
 	s := start(t, "OPENAI_BASE_URL="+model.URL+"/v1")
 	header := withKey(apiKey)
 	header.Set("Accept", "text/event-stream")
-	_, h, raw, err := s.try(context.Background(), "POST", "/agents/demo/chat", header, `{"message": "Hours?", "channel": "whatsapp"}`)
-	if err != nil || h.Get("Content-Type") != "text/event-stream; charset=utf-8" {
-		t.Fatalf("%v %v %s", err, h, raw)
+	req, err := http.NewRequestWithContext(t.Context(), "POST", s.url()+"/agents/demo/chat", strings.NewReader(`{"message": "Hours?", "channel": "whatsapp"}`))
+	if err != nil {
+		t.Fatal(err)
 	}
+	req.Header = header
+	res, err := http.DefaultClient.Do(req)
+	if err != nil || res.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
+		t.Fatalf("%v %v", err, res)
+	}
+	defer func() { _ = res.Body.Close() }()
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(res.Body, first); err != nil { // while the model still writes
+		t.Fatal(err)
+	}
+	close(model.gate)
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = append(first, raw...)
 	var said strings.Builder
 	var done object
-	deltas := 0
 	for _, e := range events(strings.NewReader(string(raw))) {
 		var data object
 		if err := json.Unmarshal([]byte(e[1]), &data); err != nil {
@@ -195,7 +220,6 @@ func TestStreaming(t *testing.T) {
 		}
 		switch e[0] {
 		case "delta":
-			deltas++
 			said.WriteString(data["text"].(string))
 		case "done":
 			done = data
@@ -204,8 +228,8 @@ func TestStreaming(t *testing.T) {
 		}
 	}
 	const want = "We are open from nine to five.\n\n*Closed* on Sundays.\n\n- Tea\n- Cake"
-	if said.String() != want || done["reply"] != want || deltas < 4 {
-		t.Errorf("told %q in %d deltas, and %v in the end", said.String(), deltas, done)
+	if said.String() != want || done["reply"] != want {
+		t.Errorf("told %q, and %v in the end", said.String(), done)
 	}
 	stored := at(s.query(token, `{ events(last: 2) { nodes { data } } }`, nil), "events", "nodes", 0, "data", "text")
 	if stored != want {
@@ -321,5 +345,39 @@ func TestMcpServer(t *testing.T) {
 	}
 	if strings.Contains(s.log(), "hush") {
 		t.Error("a secret stands in the log")
+	}
+}
+
+// TestChatSubscription hears a reply by GraphQL as it comes, and then whole; subscribed again with the same key, it gets the same
+// reply of the same run, without another turn.
+func TestChatSubscription(t *testing.T) {
+	t.Parallel()
+	model := completions(t, says("One, ", "two, ", "three."))
+	s := start(t, "OPENAI_BASE_URL="+model.URL+"/v1")
+	const query = `subscription($in: ChatInput!) { chat(input: $in) { text reply { reply runId } } }`
+	input := object{"agentId": "demo", "message": "Count", "channel": "SMS", "idempotencyKey": "k1"}
+	runs := map[any]bool{}
+	for range 2 {
+		live := s.subscribe(token, query, object{"in": input})
+		said := ""
+		for {
+			delta := at(live.wait(), "chat")
+			if text, ok := at(delta, "text").(string); ok {
+				said += text
+				continue
+			}
+			runs[at(delta, "reply", "runId")] = true
+			if said != "One, two, three." || at(delta, "reply", "reply") != said {
+				t.Errorf("told %q, and %v in the end", said, delta)
+			}
+			break
+		}
+	}
+	if len(runs) != 1 || len(model.requests) != 1 {
+		t.Errorf("%d runs, %d calls of the model", len(runs), len(model.requests))
+	}
+	delete(input, "idempotencyKey")
+	if why := <-s.subscribe(token, query, object{"in": input}).end; !strings.Contains(why, "idempotencyKey") {
+		t.Errorf("without a key: %s", why)
 	}
 }

@@ -18,7 +18,7 @@ var mayImport = map[string][]string{
 	"parley/agent/provider":     {"parley/agent", "parley/store"},
 	"parley/agent/modeltest":    {"parley/agent", "parley/agent/provider", "parley/egress", "parley/store"},
 	"parley/agent/render":       {"parley/store"},
-	"parley/bench":              {},
+	"parley/bench":              {"parley/e2e/servers"},
 	"parley/e2e":                {},
 	"parley/e2e/servers":        {},
 	"parley/docs/tour/receiver": {},

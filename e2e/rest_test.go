@@ -48,7 +48,6 @@ func TestRESTRefusals(t *testing.T) {
 		"not JSON by its type":    {"POST", path, plain(key, "text/plain"), fine, 415, "unsupported_media_type"},
 		"no type":                 {"POST", "/v1/webhooks", http.Header{"Authorization": bearer["Authorization"]}, hook, 415, "unsupported_media_type"},
 		"too large":               {"POST", path, key, `{"message":"` + strings.Repeat("x", 1<<20) + `"}`, 413, "body_too_large"},
-		"an idempotency key":      {"POST", path, http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}, "Idempotency-Key": {"k"}}, fine, 501, "not_implemented"},
 		"another method":          {"GET", path, key, "", 405, "method_not_allowed"},
 		"another path":            {"GET", "/v2/webhooks", bearer, "", 404, "not_found"},
 		"another method on hooks": {"DELETE", "/v1/webhooks", bearer, "", 405, "method_not_allowed"},

@@ -35,3 +35,11 @@ func pick[T, R any](objs []T, of map[string]R, key func(T) string) []R {
 	}
 	return out
 }
+
+// replyOf is the id of a run's reply; empty without one.
+func replyOf(run *store.Run) string {
+	if run.ReplyID == nil {
+		return ""
+	}
+	return *run.ReplyID
+}

@@ -207,6 +207,42 @@ func (r *mutationResolver) DeleteAgent(ctx context.Context, id string) (string, 
 	return id, r.Store.DeleteAgent(ctx, v, id)
 }
 
+// CreateAPIKey is the resolver for the createApiKey field.
+func (r *mutationResolver) CreateAPIKey(ctx context.Context, name string) (*store.NewCredential, error) {
+	v, err := store.Admin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.CreateAPIKey(ctx, v, name)
+}
+
+// RevokeAPIKey is the resolver for the revokeApiKey field.
+func (r *mutationResolver) RevokeAPIKey(ctx context.Context, id string) (*store.Credential, error) {
+	v, err := store.Admin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.RevokeAPIKey(ctx, v, id)
+}
+
+// CreateAccessToken is the resolver for the createAccessToken field.
+func (r *mutationResolver) CreateAccessToken(ctx context.Context, name string, scope store.Scope) (*store.NewCredential, error) {
+	v, err := store.Admin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.CreateAccessToken(ctx, v, name, scope)
+}
+
+// RevokeAccessToken is the resolver for the revokeAccessToken field.
+func (r *mutationResolver) RevokeAccessToken(ctx context.Context, id string) (*store.Credential, error) {
+	v, err := store.Admin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.RevokeAccessToken(ctx, v, id)
+}
+
 // Viewer is the resolver for the viewer field.
 func (r *queryResolver) Viewer(ctx context.Context) (*store.Viewer, error) {
 	return store.Reader(ctx)
@@ -293,6 +329,61 @@ func (r *queryResolver) FeedCursor(ctx context.Context) (string, error) {
 	return r.Store.FeedCursor(ctx, v.BusinessID)
 }
 
+// Runs is the resolver for the runs field.
+func (r *queryResolver) Runs(ctx context.Context, agentID *string, status *store.RunStatus, first *int, after *string) (*store.RunConnection, error) {
+	v, err := store.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.Runs(ctx, v.BusinessID, store.RunFilter{AgentID: agentID, Status: status}, page(first, after))
+}
+
+// Run is the resolver for the run field.
+func (r *queryResolver) Run(ctx context.Context, id string) (*store.Run, error) {
+	v, err := store.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return orNull(r.Store.Run(ctx, v.BusinessID, id))
+}
+
+// Usage is the resolver for the usage field.
+func (r *queryResolver) Usage(ctx context.Context, from store.Time, to store.Time) (*store.Usage, error) {
+	v, err := store.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.Usage(ctx, v.BusinessID, from, to)
+}
+
+// APIKeys is the resolver for the apiKeys field.
+func (r *queryResolver) APIKeys(ctx context.Context) ([]*store.Credential, error) {
+	v, err := store.Admin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.APIKeys(ctx, v.BusinessID)
+}
+
+// AccessTokens is the resolver for the accessTokens field.
+func (r *queryResolver) AccessTokens(ctx context.Context) ([]*store.Credential, error) {
+	v, err := store.Admin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.AccessTokens(ctx, v.BusinessID)
+}
+
+// Reply is the batch resolver for the reply field.
+func (r *runResolver) Reply(ctx context.Context, objs []*store.Run) ([]*store.Message, error) {
+	v, err := store.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	of, err := r.Store.MessagesByID(ctx, v.BusinessID, keys(objs, replyOf))
+	return pick(objs, of, replyOf), err
+}
+
 // Events is the resolver for the events field.
 func (r *subscriptionResolver) Events(ctx context.Context, filter *store.EventFilter, after *string) (<-chan *store.Edge[*store.Event], error) {
 	v, err := store.Reader(ctx)
@@ -372,6 +463,9 @@ func (r *Resolver) Mutation() MutationResolver { return &mutationResolver{r} }
 // Query returns QueryResolver implementation.
 func (r *Resolver) Query() QueryResolver { return &queryResolver{r} }
 
+// Run returns RunResolver implementation.
+func (r *Resolver) Run() RunResolver { return &runResolver{r} }
+
 // Subscription returns SubscriptionResolver implementation.
 func (r *Resolver) Subscription() SubscriptionResolver { return &subscriptionResolver{r} }
 
@@ -393,6 +487,7 @@ type (
 	eventResolver           struct{ *Resolver }
 	mutationResolver        struct{ *Resolver }
 	queryResolver           struct{ *Resolver }
+	runResolver             struct{ *Resolver }
 	subscriptionResolver    struct{ *Resolver }
 	tokenUsageResolver      struct{ *Resolver }
 	viewerResolver          struct{ *Resolver }

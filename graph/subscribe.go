@@ -2,6 +2,7 @@ package graph
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"parley/agent"
@@ -64,14 +65,14 @@ func (r *Resolver) followChat(ctx context.Context, v *store.Viewer, in agent.Cha
 		defer close(out)
 		for {
 			reply, err := r.Runner.Chat(ctx, v, in)
-			switch refusal, ok := store.AsError(err); {
+			switch {
 			case err == nil:
 				if !heard { // of another subscription's turn
 					in.Text(reply.Reply)
 				}
 				say(&agent.ChatDelta{Reply: reply})
 				return
-			case !ok || refusal.Reason != agent.InFlight || ctx.Err() != nil:
+			case !errors.Is(err, store.ErrKeyInFlight) || ctx.Err() != nil:
 				if ctx.Err() == nil {
 					transport.EndWithError(ctx, underInput(err))
 				}

@@ -45,10 +45,12 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	in := a.chatInput(r, b)
+	faults := in.Faults()
 	if keys := r.Header.Values("Idempotency-Key"); len(keys) > 0 {
 		in.IdempotencyKey = &keys[0]
+		b.header("idempotency-key", keys, store.CheckIdempotencyKey(keys[0]))
 	}
-	if err := b.check(in.Faults()); err != nil {
+	if err := b.check(faults); err != nil {
 		return err
 	}
 	if wantsStream(r.Header) {
@@ -58,6 +60,7 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return underBody(err)
 	}
+	markReplay(w, reply)
 	write(w, http.StatusOK, replied(reply))
 	return nil
 }
@@ -87,6 +90,13 @@ func (a *API) chatInput(r *http.Request, b *body) agent.ChatInput {
 	return in
 }
 
+// markReplay says in a header that the reply is an earlier request's with the same idempotency key.
+func markReplay(w http.ResponseWriter, reply *agent.ChatReply) {
+	if reply.Replayed {
+		w.Header().Set("Idempotency-Replayed", "true")
+	}
+}
+
 func replied(reply *agent.ChatReply) chatReply {
 	return chatReply{
 		reply.Reply, reply.SessionID, reply.MessageID, reply.RunID, reply.Channel, reply.Status, reply.Model,
@@ -106,6 +116,9 @@ func (a *API) streamChat(w http.ResponseWriter, r *http.Request, v *store.Viewer
 	}
 	reply, err := a.Runner.Chat(r.Context(), v, in)
 	if err == nil {
+		if markReplay(w, reply); reply.Replayed {
+			in.Text(reply.Reply)
+		}
 		s.send("done", replied(reply))
 		return nil
 	}

@@ -28,7 +28,8 @@ type body struct {
 	fields map[string]json.RawMessage
 	asked  []string // the fields that the handler has asked for: the model's, in its order
 	faults store.Faults
-	secret string // a field that no fault may repeat
+	beside store.Faults // of the request beside its body
+	secret string       // a field that no fault may repeat
 }
 
 // read takes the request's JSON object. Unknown fields are ignored.
@@ -207,7 +208,18 @@ func (b *body) check(faults store.Faults) error {
 	if b.strayNUL() {
 		b.fault(store.ValueError("U+0000 is not allowed"), b.raw)
 	}
-	return b.faults.Err()
+	return append(b.faults, b.beside...).Err()
+}
+
+// header adds the faults of a header that may be given once.
+func (b *body) header(name string, given []string, faults store.Faults) {
+	if len(given) > 1 {
+		faults = store.Faults{store.ValueError("give this header once")}
+	}
+	for _, f := range faults.Under("header", name) {
+		f.Input = given[0]
+		b.beside = append(b.beside, f)
+	}
 }
 
 // strayNUL says whether U+0000 stands where no field's own check finds it: in unknown fields, their names, and in doubles

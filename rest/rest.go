@@ -107,8 +107,6 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case ok:
 		status := statuses[e.Code]
 		switch {
-		case e.Reason == agent.NotImplemented:
-			status = http.StatusNotImplemented
 		case status == http.StatusUnauthorized:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="parley", ApiKey realm="parley"`)
 		case status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests:

@@ -287,7 +287,7 @@ func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) erro
 			return fmt.Errorf("insert runs: %w", err)
 		}
 	}
-	if err := endRuns(ctx, t); err != nil {
+	if err := s.endRuns(ctx, t); err != nil {
 		return err
 	}
 	if len(t.events) == 0 {

@@ -37,3 +37,15 @@ type EventConnection struct {
 
 // Nodes are the events of the page.
 func (c *EventConnection) Nodes() []*Event { return nodes(c.Edges) }
+
+// RunConnection is a page of runs.
+type RunConnection struct {
+	Edges    []RunEdge
+	PageInfo PageInfo
+}
+
+// Nodes are the runs.
+func (c *RunConnection) Nodes() []*Run { return nodes(c.Edges) }
+
+// RunEdge is a run with its cursor.
+type RunEdge = Edge[*Run]

@@ -140,3 +140,140 @@ func (s *Store) IsLive(ctx context.Context, kind CredentialKind, secret string) 
 	}
 	return n > 0, nil
 }
+
+// maxCredentialName is how long a credential's name may be, in characters.
+const maxCredentialName = 100
+
+// NewCredential is a credential just made, with its secret: it is shown this once.
+type NewCredential struct {
+	Credential *Credential
+	Secret     string
+}
+
+// CreateAPIKey makes an API key.
+func (s *Store) CreateAPIKey(_ context.Context, v *Viewer, name string) (*NewCredential, error) {
+	return s.createCredential(v, KindAPIKey, name, "")
+}
+
+// CreateAccessToken makes an access token.
+func (s *Store) CreateAccessToken(_ context.Context, v *Viewer, name string, scope Scope) (*NewCredential, error) {
+	return s.createCredential(v, KindAccessToken, name, scope)
+}
+
+func (s *Store) createCredential(v *Viewer, kind CredentialKind, name string, scope Scope) (*NewCredential, error) {
+	if err := text(name, 1, maxCredentialName).Under("name").Err(); err != nil {
+		return nil, err
+	}
+	made := &NewCredential{Secret: newSecret(kind)}
+	err := s.batcher.do(512, func(ctx context.Context, t *tx) error {
+		if err := lockCredentials(ctx, t, v.BusinessID); err != nil {
+			return err
+		}
+		live, err := t.NewSelect().Model((*Credential)(nil)).Where("business_id = ? AND revoked_at IS NULL", v.BusinessID).Count(ctx)
+		if err != nil {
+			return fmt.Errorf("count the credentials of %s: %w", v.BusinessID, err)
+		}
+		if int(live) >= s.cfg.MaxCredentials {
+			sentence := fmt.Sprintf("a business may have %d live API keys and access tokens: revoke one first", s.cfg.MaxCredentials)
+			return &Error{Code: CodeInvalid, Reason: "limit_reached", Message: sentence}
+		}
+		made.Credential = newCredential(v.BusinessID, kind, name, scope, made.Secret, t.now)
+		if _, err := t.NewInsert().Model(made.Credential).Returning("NULL").Exec(ctx); err != nil {
+			return fmt.Errorf("insert a credential: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
+}
+
+// lockCredentials lets one change of a business's credentials at a time count them. It is a lock of its own, as that of
+// roomForEndpoint is, and for the same reason.
+func lockCredentials(ctx context.Context, t *tx, business string) error {
+	if !t.remote {
+		return nil
+	}
+	if _, err := t.NewRaw("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", "credentials of "+business).Exec(ctx); err != nil {
+		return fmt.Errorf("lock the credentials of %s: %w", business, err)
+	}
+	return nil
+}
+
+var (
+	errAPIKeyNotFound      = refuse(CodeNotFound, "api_key_not_found", "there is no such API key")
+	errAccessTokenNotFound = refuse(CodeNotFound, "access_token_not_found", "there is no such access token")
+	errLastAdminToken      = refuse(CodeConflict, "last_admin_token",
+		"this is the business's last live ADMIN token, without which nobody could make another: make one first")
+)
+
+// RevokeAPIKey revokes an API key. One that is revoked stays as it is.
+func (s *Store) RevokeAPIKey(_ context.Context, v *Viewer, id string) (*Credential, error) {
+	return s.revoke(v, KindAPIKey, id, errAPIKeyNotFound)
+}
+
+// RevokeAccessToken revokes an access token, unless it is the business's last live one with ScopeAdmin. One that is revoked
+// stays as it is.
+func (s *Store) RevokeAccessToken(_ context.Context, v *Viewer, id string) (*Credential, error) {
+	return s.revoke(v, KindAccessToken, id, errAccessTokenNotFound)
+}
+
+func (s *Store) revoke(v *Viewer, kind CredentialKind, id string, notFound error) (*Credential, error) {
+	var revoked *Credential
+	err := s.batcher.do(256, func(ctx context.Context, t *tx) error {
+		if err := lockCredentials(ctx, t, v.BusinessID); err != nil {
+			return err
+		}
+		revoked = new(Credential)
+		err := t.forUpdate().Model(revoked).Where("id = ? AND business_id = ? AND kind = ?", id, v.BusinessID, kind).Scan(ctx)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return notFound
+		case err != nil:
+			return fmt.Errorf("read credential %s: %w", id, err)
+		case revoked.RevokedAt != nil:
+			return nil
+		}
+		if revoked.Scope == ScopeAdmin {
+			others, err := t.NewSelect().Model((*Credential)(nil)).
+				Where("business_id = ? AND scope = ? AND revoked_at IS NULL AND id <> ?", v.BusinessID, ScopeAdmin, id).Count(ctx)
+			if err != nil {
+				return fmt.Errorf("count the ADMIN tokens of %s: %w", v.BusinessID, err)
+			}
+			if others == 0 {
+				return errLastAdminToken
+			}
+		}
+		now := t.now
+		revoked.RevokedAt = &now
+		if _, err := t.NewUpdate().Model(revoked).Column("revoked_at").WherePK().Exec(ctx); err != nil {
+			return fmt.Errorf("revoke credential %s: %w", id, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return revoked, nil
+}
+
+// APIKeys reads the API keys of a business, newest first: those that live, and those revoked since, as far back as
+// Config.Retention reaches.
+func (s *Store) APIKeys(ctx context.Context, business string) ([]*Credential, error) {
+	return s.credentials(ctx, business, KindAPIKey)
+}
+
+// AccessTokens reads the access tokens of a business, as APIKeys does its keys.
+func (s *Store) AccessTokens(ctx context.Context, business string) ([]*Credential, error) {
+	return s.credentials(ctx, business, KindAccessToken)
+}
+
+func (s *Store) credentials(ctx context.Context, business string, kind CredentialKind) ([]*Credential, error) {
+	list := []*Credential{}
+	err := s.read.NewSelect().Model(&list).Where("business_id = ? AND kind = ?", business, kind).Order("id DESC").Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the credentials of %s: %w", business, err)
+	}
+	return list, nil
+}

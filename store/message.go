@@ -17,6 +17,7 @@ type Message struct {
 	SessionID      *string     `bun:"session_id"`
 	ConversationID *string     `bun:"conversation_id"`
 	RunID          *string     `bun:"run_id"`
+	Channel        *Channel    `bun:"channel"` // that a conversation's message travelled on; nil for a chat's, which travels on none
 	Direction      Direction   `bun:"direction"`
 	Author         Author      `bun:"author"`
 	Text           string      `bun:"text"`
@@ -50,4 +51,18 @@ func (s *Store) History(ctx context.Context, session string, limit int) ([]*Mess
 	}
 	slices.Reverse(messages)
 	return messages, nil
+}
+
+// MessagesByID reads messages of a business by id.
+func (s *Store) MessagesByID(ctx context.Context, business string, ids []string) (map[string]*Message, error) {
+	var messages []*Message
+	err := s.read.NewSelect().Model(&messages).Where("business_id = ? AND id IN (?)", business, bun.List(ids)).Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read %d messages: %w", len(ids), err)
+	}
+	of := make(map[string]*Message, len(messages))
+	for _, m := range messages {
+		of[m.ID] = m
+	}
+	return of, nil
 }

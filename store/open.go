@@ -40,6 +40,10 @@ type Config struct {
 	CheckPrompt   func(prompt string) Faults
 	NewSecret     func() string // makes the signing secret of an endpoint
 
+	MaxCredentials int // live API keys and access tokens a business; 0: 100
+	// Price is what a model costs just now: a run keeps what it cost when it ended. Nil: nothing is known of any.
+	Price func(model string) (Price, bool)
+
 	// Ringing says whether the stream works just now. If not, fresh deliveries are due in SQL at once. Nil: it does not.
 	Ringing func() bool
 	// Committed is told of the events of each committed batch, in order within a business. It must not block.
@@ -78,6 +82,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if cfg.MaxEndpoints == 0 {
 		cfg.MaxEndpoints = 100
+	}
+	if cfg.MaxCredentials == 0 {
+		cfg.MaxCredentials = 100
+	}
+	if cfg.Price == nil {
+		cfg.Price = func(string) (Price, bool) { return Price{}, false }
 	}
 	if cfg.EndpointsChanged == nil {
 		cfg.EndpointsChanged = func(string) {}

@@ -69,6 +69,14 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 				[]any{t.now},
 			},
 			{
+				`DELETE FROM idempotency_keys WHERE run_id IN (SELECT run_id FROM idempotency_keys WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`,
+				[]any{t.now},
+			},
+			{
+				`DELETE FROM credentials WHERE id IN (SELECT id FROM credentials WHERE revoked_at < ? ORDER BY revoked_at LIMIT ?)`,
+				[]any{before},
+			},
+			{
 				`DELETE FROM attempts WHERE delivery_id IN (SELECT d.id FROM deliveries d JOIN test_events e ON e.id = d.event_id WHERE e.id < ? ORDER BY e.id LIMIT ?)`,
 				[]any{firstID("evt", before)},
 			},

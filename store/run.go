@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/uptrace/bun"
@@ -30,6 +32,7 @@ type Run struct {
 	Status         RunStatus `bun:"status"`
 	Model          string    `bun:"model"`
 	TokenUsage
+	Cost       *int64    `bun:"cost"` // see Price; nil: its models had no price when it ended
 	Steps      []RunStep `bun:"steps,type:text"`
 	ErrorClass *string   `bun:"error_class"`
 	MessageID  string    `bun:"message_id"` // what it answers
@@ -150,4 +153,46 @@ func (s *Store) DisownRuns(ctx context.Context) error {
 		_, err := t.NewRaw("UPDATE runs SET owned_until = 0 WHERE status = ?", RunRunning).Exec(ctx)
 		return err
 	})
+}
+
+var errRunNotFound = refuse(CodeNotFound, "run_not_found", "there is no such run")
+
+// Run reads a run of a business.
+func (s *Store) Run(ctx context.Context, business, id string) (*Run, error) {
+	run := new(Run)
+	err := s.read.NewSelect().Model(run).Where("id = ? AND business_id = ?", id, business).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, errRunNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read run %s: %w", id, err)
+	}
+	return run, nil
+}
+
+// RunFilter selects runs of a business.
+type RunFilter struct {
+	AgentID *string
+	Status  *RunStatus
+}
+
+// Runs reads a page of a business's runs, newest first.
+func (s *Store) Runs(ctx context.Context, business string, filter RunFilter, page PageInput) (*RunConnection, error) {
+	var runs []*Run
+	q := s.read.NewSelect().Model(&runs).Where("business_id = ?", business)
+	if filter.AgentID != nil {
+		q = q.Where("agent_id = ?", *filter.AgentID)
+	}
+	if filter.Status != nil {
+		q = q.Where("status = ?", *filter.Status)
+	}
+	q, err := page.keyset(q, "id", newestFirst)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, fmt.Errorf("read runs: %w", err)
+	}
+	edges, info := pageOf(runs, page, func(r *Run) string { return r.ID })
+	return &RunConnection{Edges: edges, PageInfo: info}, nil
 }

@@ -35,6 +35,7 @@ type Turn struct {
 	Run       *Run
 	// History says how far the session had got before this turn: what is cached of its history counts only with this.
 	History int64
+	Key     *IdempotencyKey // under which its answer is kept
 }
 
 // TurnInput is what a turn begins with. The zero SessionID begins a new session.
@@ -46,14 +47,16 @@ type TurnInput struct {
 	Channel    Channel
 	Text       string
 	Metadata   *JSONObject
-	Lease      time.Duration // how long the turn holds the session, unless KeepTurns prolongs it
-	Ticket     *Ticket       // its place in the session's line; nil: behind all who stand in it
+	Lease      time.Duration   // how long the turn holds the session, unless KeepTurns prolongs it
+	Ticket     *Ticket         // its place in the session's line; nil: behind all who stand in it
+	Key        *IdempotencyKey // the turn happens once for it; nil: each time
 }
 
 // BeginTurn locks the session for the turn, and stores the user's message, its event and the run: the first of a turn's
-// two commits. It refuses with ErrSessionNotFound, ErrSessionExpired, ErrChannelMismatch or ErrSessionBusy.
+// two commits. It refuses with ErrSessionNotFound, ErrSessionExpired, ErrChannelMismatch or ErrSessionBusy, and for its key
+// with ErrKeyReused, ErrKeyInFlight or ErrKeyAnswered.
 func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
-	turn := &Turn{SessionID: in.SessionID}
+	turn := &Turn{SessionID: in.SessionID, Key: in.Key}
 	fresh := in.SessionID == ""
 	if fresh {
 		turn.SessionID = newID("ses")
@@ -66,11 +69,17 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 		}
 		until := t.now.Add(in.Lease)
 		lock.LockedUntil = &until
+		if err := in.Key.check(ctx, t, in.BusinessID); err != nil {
+			return err
+		}
 		if fresh {
 			if _, err := t.NewInsert().Model(&lock).Returning("NULL").Exec(ctx); err != nil {
 				return fmt.Errorf("insert session: %w", err)
 			}
 		} else if err := lockSession(ctx, t, &lock, in.Ticket); err != nil {
+			return err
+		}
+		if err := in.Key.claim(ctx, t, in.BusinessID, runID); err != nil {
 			return err
 		}
 		turn.History = lock.LastSequence - 1
@@ -180,6 +189,9 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...
 		if err != nil {
 			return err
 		}
+		if err := turn.Key.keep(ctx, t, answerOf(&run, reply)); err != nil {
+			return err
+		}
 		t.messages = append(t.messages, reply)
 		t.ended = append(t.ended, &run)
 		t.events = append(t.events, replied, finished)
@@ -206,6 +218,9 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...Run
 		if err != nil {
 			return fmt.Errorf("unlock session %s: %w", *run.SessionID, err)
 		}
+		if err := releaseKey(ctx, t, run.ID); err != nil {
+			return err
+		}
 		failed := *run
 		failed.end(RunStatusFailed, steps, t.now)
 		failed.ErrorClass = &class
@@ -228,6 +243,7 @@ type endedRun struct {
 	InputTokens  int64     `bun:"input_tokens,type:bigint"`
 	OutputTokens int64     `bun:"output_tokens,type:bigint"`
 	Source       string    `bun:"usage_source,type:text"`
+	Cost         *int64    `bun:"cost,type:bigint"`
 	ErrorClass   *string   `bun:"error_class,type:text"`
 	Steps        string    `bun:"steps,type:text"`
 	ReplyID      *string   `bun:"reply_id,type:text"`
@@ -236,7 +252,7 @@ type endedRun struct {
 
 // endRuns writes how the transaction's runs ended. The rows of their sessions were locked first, here as everywhere, so that
 // they still run is certain by now; it is checked all the same.
-func endRuns(ctx context.Context, t *tx) error {
+func (s *Store) endRuns(ctx context.Context, t *tx) error {
 	if len(t.ended) == 0 {
 		return nil
 	}
@@ -247,12 +263,14 @@ func endRuns(ctx context.Context, t *tx) error {
 			return fmt.Errorf("encode the steps of run %s: %w", r.ID, err)
 		}
 		rows[i] = &endedRun{
-			r.ID, r.Fence, r.Status, r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), r.ErrorClass, string(steps), r.ReplyID, r.FinishedAt,
+			r.ID, r.Fence, r.Status, r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), s.cost(r.Steps), r.ErrorClass,
+			string(steps), r.ReplyID, r.FinishedAt,
 		}
 	}
 	res, err := t.NewUpdate().With("ended", t.NewValues(&rows)).Model((*Run)(nil)).TableExpr("ended").
 		Set("status = ended.status").Set("model = ended.model").Set("input_tokens = ended.input_tokens").
-		Set("output_tokens = ended.output_tokens").Set("usage_source = ended.usage_source").Set("error_class = ended.error_class").Set("steps = ended.steps").
+		Set("output_tokens = ended.output_tokens").Set("usage_source = ended.usage_source").Set("cost = ended.cost").
+		Set("error_class = ended.error_class").Set("steps = ended.steps").
 		Set("reply_id = ended.reply_id").Set("finished_at = ended.finished_at").
 		Where("run.id = ended.run_id AND run.fence = ended.seen AND run.status = ?", RunRunning).Exec(ctx)
 	if err != nil {

@@ -1,10 +1,11 @@
-// Package servers starts the real servers that tests need, PostgreSQL and Redis, from the installed binaries, on free ports
-// of the loopback, with their data in a folder of the test's. Where a binary is missing the test is skipped with a line that
-// says so; under CI=true that is a failure.
+// Package servers starts the real servers that tests and benches need, PostgreSQL and Redis, from the installed binaries, on
+// free ports of the loopback, with their data in a folder of the test's. Where a binary is missing the test is skipped with a
+// line that says so; under CI=true that is a failure.
 package servers
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -13,15 +14,26 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 )
+
+// T is what a server is started for: a *testing.T, or whatever ends what was started on it. As there, Fatal, Fatalf and Skipf
+// do not return.
+type T interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+	TempDir() string
+	Cleanup(f func())
+	Context() context.Context
+}
 
 // startWithin is how long a server may take to answer: a backstop, never a measure.
 const startWithin = 60 * time.Second
 
 // Need finds a program that a test cannot do without.
-func Need(t testing.TB, program string, folders ...string) string {
+func Need(t T, program string, folders ...string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	for _, pattern := range folders {
@@ -39,7 +51,7 @@ func Need(t testing.TB, program string, folders ...string) string {
 }
 
 // FreePort is an address that nobody listens on.
-func FreePort(t testing.TB) string {
+func FreePort(t T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -51,7 +63,7 @@ func FreePort(t testing.TB) string {
 
 // Server is a running server, which a test may kill and start again.
 type Server struct {
-	t    testing.TB
+	t    T
 	Addr string // host:port
 	make func() *exec.Cmd
 	cmd  *exec.Cmd
@@ -99,13 +111,13 @@ func (s *Server) Kill() {
 func (s *Server) Signal(sig os.Signal) error { return s.cmd.Process.Signal(sig) }
 
 // Redis starts a Redis that keeps nothing on disk.
-func Redis(t testing.TB) *Server {
+func Redis(t T) *Server {
 	t.Helper()
 	return startRedis(t, nil)
 }
 
 // RedisCluster starts a cluster of one node, which holds all slots, and refuses commands over more than one as any cluster does.
-func RedisCluster(t testing.TB) *Server {
+func RedisCluster(t T) *Server {
 	t.Helper()
 	s := startRedis(t, []string{"--cluster-enabled", "yes"})
 	s.Command("CLUSTER ADDSLOTSRANGE 0 16383")
@@ -113,7 +125,7 @@ func RedisCluster(t testing.TB) *Server {
 }
 
 // RedisSentinel starts a Redis and a Sentinel that watches it under the name main, and returns the Sentinel.
-func RedisSentinel(t testing.TB) (sentinel, redis *Server) {
+func RedisSentinel(t T) (sentinel, redis *Server) {
 	t.Helper()
 	redis = startRedis(t, nil)
 	host, port, _ := net.SplitHostPort(redis.Addr)
@@ -131,7 +143,7 @@ func RedisSentinel(t testing.TB) (sentinel, redis *Server) {
 	return sentinel, redis
 }
 
-func startRedis(t testing.TB, args []string) *Server {
+func startRedis(t T, args []string) *Server {
 	t.Helper()
 	program := Need(t, "redis-server")
 	s := &Server{t: t, Addr: FreePort(t)}
@@ -178,7 +190,7 @@ const debian = "/usr/lib/postgresql/*/bin"
 
 // StartPostgres starts a PostgreSQL in dir, which is to be removed afterwards, as an unprivileged user where this process is
 // root: PostgreSQL refuses root. Kill it after use.
-func StartPostgres(t testing.TB, dir string) *Postgres {
+func StartPostgres(t T, dir string) *Postgres {
 	t.Helper()
 	initdb, postgres := Need(t, "initdb", debian), Need(t, "postgres", debian)
 	as := func(cmd *exec.Cmd) *exec.Cmd { return cmd }
@@ -208,7 +220,7 @@ func StartPostgres(t testing.TB, dir string) *Postgres {
 }
 
 // nobody is the user without rights.
-func nobody(t testing.TB) (uid, gid int) {
+func nobody(t T) (uid, gid int) {
 	t.Helper()
 	raw, err := os.ReadFile("/etc/passwd")
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/uptrace/bun/driver/pgdriver"
 )
@@ -21,7 +20,7 @@ var shared struct {
 }
 
 // Database makes an empty database in the package's PostgreSQL, and returns its URL. TestMain must call StopShared.
-func Database(t testing.TB) string {
+func Database(t T) string {
 	t.Helper()
 	Need(t, "initdb", debian)
 	shared.once.Do(func() {
@@ -39,7 +38,7 @@ func Database(t testing.TB) string {
 }
 
 // NewPostgres starts a PostgreSQL of the test's own, which it may kill and start again.
-func NewPostgres(t testing.TB) *Postgres {
+func NewPostgres(t T) *Postgres {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "parley-postgres") // t.TempDir's parent is closed to the user that PostgreSQL runs as
 	if err != nil {
@@ -54,7 +53,7 @@ func NewPostgres(t testing.TB) *Postgres {
 }
 
 // Database makes an empty database, and returns its URL.
-func (p *Postgres) Database(t testing.TB) string {
+func (p *Postgres) Database(t T) string {
 	t.Helper()
 	name := "t" + strings.ToLower(rand.Text())
 	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(p.URL("postgres"))))
