@@ -3,6 +3,7 @@ package webhook_test
 import (
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ func TestBlockedWhenDialled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		made := append(of[all[0].ID], of[all[1].ID]...)
+		made := slices.Concat(of[all[0].ID], of[all[1].ID])
 		if len(made) != 4 {
 			t.Errorf("%s: %d attempts", host, len(made))
 		}
