@@ -34,6 +34,7 @@ type Settings struct {
 	RateLimit            string        `name:"rate-limit" aliases:"parley-rate-limit" env:"PARLEY_RATE_LIMIT" default:"" placeholder:"N" help:"Requests a minute for each credential; empty: no limit."`
 	Retention            time.Duration `name:"retention" aliases:"parley-retention" env:"PARLEY_RETENTION" default:"720h" placeholder:"DURATION" help:"How long events, deliveries and messages are kept (default: ${default})."`
 	PrivateHosts         string        `name:"private-hosts" aliases:"parley-private-hosts" env:"PARLEY_PRIVATE_HOSTS" default:"" placeholder:"LIST" help:"Comma separated host:port or CIDR list that is trusted for model base URLs and tools, such as localhost:11434."`
+	EgressProxy          string        `name:"egress-proxy" aliases:"parley-egress-proxy" env:"PARLEY_EGRESS_PROXY" default:"" placeholder:"URL" help:"http://, https:// or socks5:// proxy for webhooks, tools and the businesses' model servers, but those in PARLEY_PRIVATE_HOSTS. It is then in charge of which addresses are reached. Empty: none, whatever HTTP_PROXY says."`
 	OpenAIKey            string        `name:"openai-api-key" env:"OPENAI_API_KEY" default:"" placeholder:"KEY" help:"OpenAI, or a compatible server: the key."`
 	OpenAIBaseURL        string        `name:"openai-base-url" env:"OPENAI_BASE_URL" default:"" placeholder:"URL" help:"OpenAI, or a compatible server: the address."`
 	OpenAIModel          string        `name:"openai-model" aliases:"parley-openai-model" env:"PARLEY_OPENAI_MODEL" default:"gpt-4.1-mini" placeholder:"NAME" help:"The model of agents on OPENAI that name none (default: ${default})."`
@@ -96,6 +97,10 @@ func (s *Settings) Validate() error {
 	check(slices.Min(limits) > 0, "PARLEY_GRAPHQL_MAX_…", "must each be 1 or more")
 	_, err = egress.NewGuard(egress.Policy{Trusted: s.privateHosts()})
 	check(err == nil, "PARLEY_PRIVATE_HOSTS", fmt.Sprintf("must be a comma separated list of host:port or CIDR (%v)", err))
+	if s.EgressProxy != "" {
+		_, err := egress.ParseProxy(s.EgressProxy)
+		check(err == nil, "PARLEY_EGRESS_PROXY", fmt.Sprint(err))
+	}
 	if s.OpenAIBaseURL != "" {
 		u, err := url.Parse(s.OpenAIBaseURL)
 		check(err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "", "OPENAI_BASE_URL", "must be an http:// or https:// URL")
@@ -142,6 +147,15 @@ func (s *Settings) graphQLLimits() graph.Limits {
 }
 
 func (s *Settings) privateHosts() []string { return list(s.PrivateHosts) }
+
+// proxy is the operator's egress proxy; nil for none.
+func (s *Settings) proxy() *url.URL {
+	if s.EgressProxy == "" {
+		return nil
+	}
+	u, _ := egress.ParseProxy(s.EgressProxy) // Validate has parsed it
+	return u
+}
 
 // sealer is made of the secret keys; nil where the database has a key file.
 func (s *Settings) sealer() (*store.Sealer, error) {

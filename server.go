@@ -146,11 +146,11 @@ type parts struct {
 // assemble wires the parts. Nothing runs yet but the commit batcher.
 func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error) {
 	p := &parts{settings: s, log: log}
-	webhooks, err := egress.NewGuard(egress.Policy{AllowPrivate: s.AllowPrivateWebhooks})
+	webhooks, err := egress.NewGuard(egress.Policy{AllowPrivate: s.AllowPrivateWebhooks, Proxy: s.proxy()})
 	if err != nil {
 		return nil, err
 	}
-	models, err := egress.NewGuard(egress.Policy{Trusted: s.privateHosts()})
+	models, err := egress.NewGuard(egress.Policy{Trusted: s.privateHosts(), Proxy: s.proxy()})
 	if err != nil {
 		return nil, err
 	}

@@ -50,6 +50,7 @@ func TestStartRefusals(t *testing.T) {
 		"wrong secret key": {env: []string{"PARLEY_SECRET_KEY=short"}, expect: "PARLEY_SECRET_KEY must be 32 bytes"},
 		"wrong old key":    {env: []string{"PARLEY_SECRET_KEY=" + strings.Repeat("A", 43) + "=", "PARLEY_SECRET_KEY_OLD=hidden"}, expect: "PARLEY_SECRET_KEY_OLD must be"},
 		"an old key alone": {env: []string{"PARLEY_SECRET_KEY_OLD=" + strings.Repeat("A", 43) + "="}, expect: "PARLEY_SECRET_KEY_OLD needs PARLEY_SECRET_KEY"},
+		"wrong proxy":      {env: []string{"PARLEY_EGRESS_PROXY=ftp://u:hidden@proxy"}, expect: "PARLEY_EGRESS_PROXY is not a URL"},
 		"wrong redis":      {env: []string{"PARLEY_REDIS_URL=http://x"}, expect: "PARLEY_REDIS_URL"},
 		"wrong prices":     {env: []string{`PARLEY_PRICES={"m": {"input": -1, "output": 1}}`}, expect: "PARLEY_PRICES must be JSON"},
 		"no prices":        {env: []string{"PARLEY_PRICES=nowhere.json"}, expect: "nowhere.json"},
@@ -101,7 +102,7 @@ func TestHelpShowsEverySetting(t *testing.T) {
 		"PARLEY_ADDR": "127.0.0.1:8080", "PARLEY_DATABASE_URL": "file:parley.db", "PARLEY_REDIS_URL": "", "PARLEY_BOOTSTRAP_API_KEY": "",
 		"PARLEY_BOOTSTRAP_TOKEN": "", "PARLEY_ALLOW_PRIVATE_WEBHOOKS": "false", "PARLEY_SESSION_TTL": "24h", "PARLEY_DELIVERY_TIMEOUT": "10s",
 		"PARLEY_DELIVERY_RETRIES": "2", "PARLEY_DELIVERY_BACKOFF": "5s", "PARLEY_ENDPOINT_GRACE": "72h", "PARLEY_SECRET_KEY": "", "PARLEY_SECRET_KEY_OLD": "", "PARLEY_TURN_TIMEOUT": "60s",
-		"PARLEY_RATE_LIMIT": "", "PARLEY_PRICES": "", "PARLEY_RETENTION": "720h", "PARLEY_PRIVATE_HOSTS": "", "OPENAI_API_KEY": "", "OPENAI_BASE_URL": "",
+		"PARLEY_RATE_LIMIT": "", "PARLEY_PRICES": "", "PARLEY_RETENTION": "720h", "PARLEY_PRIVATE_HOSTS": "", "PARLEY_EGRESS_PROXY": "", "OPENAI_API_KEY": "", "OPENAI_BASE_URL": "",
 		"ANTHROPIC_API_KEY": "", "PARLEY_EMBEDDED_MODEL_LATENCY": "0s", "PARLEY_INTROSPECTION": "admin", "PARLEY_GRAPHQL_MAX_TOKENS": "10000",
 		"PARLEY_GRAPHQL_MAX_DEPTH": "15", "PARLEY_GRAPHQL_MAX_ALIASES": "100", "PARLEY_GRAPHQL_MAX_ROOT_FIELDS": "20", "PARLEY_GRAPHQL_MAX_COST": "20000",
 	} {

@@ -11,9 +11,9 @@ const maxHeader = 64 << 10
 // NewClient makes an HTTP client that dials through guard; the package comment says what it promises. inFlight is how many
 // requests to one host run at once at most: that many connections to it are kept for the next ones.
 func NewClient(guard *Guard, inFlight int) *http.Client {
-	return &http.Client{
+	client := &http.Client{
 		Transport: &http.Transport{
-			Proxy:                  nil, // a proxy would dial in the guard's place
+			Proxy:                  nil, // the environment's would dial in the guard's place; the operator's comes below
 			DialContext:            guard.DialContext,
 			MaxIdleConns:           1024, // in all: what stays idle costs a file descriptor each
 			MaxIdleConnsPerHost:    inFlight,
@@ -29,6 +29,8 @@ func NewClient(guard *Guard, inFlight int) *http.Client {
 		// Go would send body and signature again to whatever host a 307 names, and turn the POST into a GET on a 302.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+	guard.through(client.Transport.(*http.Transport))
+	return client
 }
 
 // WithHeaders is a client that sends these headers with each request, in the place of the request's own of the same name.

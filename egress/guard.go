@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,10 @@ type Policy struct {
 	// compared as it is written in the URL, so `localhost:11434` does not trust `127.0.0.1:11434`, nor another name that
 	// resolves to it; a CIDR is compared with the address dialled. What is trusted may be http://.
 	Trusted []string
+
+	// Proxy, if there is one, is the operator's, and in charge: every call goes through it but those to what is Trusted (by
+	// host:port, or by an IP address in a trusted network), and it decides which addresses are reached.
+	Proxy *url.URL
 }
 
 // Guard decides which addresses may be dialled. It is immutable, and safe for concurrent use.
@@ -35,9 +40,10 @@ type Guard struct {
 	allowPrivate bool
 	hosts        map[string]bool // trusted: normal host:port
 	networks     []netip.Prefix  // trusted
+	proxy        *url.URL        // nil: none
 	public       *ssrf.Guardian
 	guarded      *net.Dialer
-	free         *net.Dialer // for trusted hosts alone
+	free         *net.Dialer // for trusted hosts and the proxy alone
 }
 
 // The dialer's own limits: backstops for dials that outlive their request (net/http lets them go on, to pool the connection),
@@ -74,7 +80,7 @@ func prefixes(cidrs ...string) []netip.Prefix {
 
 // NewGuard makes a guard. Its error names every bad entry of policy.Trusted.
 func NewGuard(policy Policy) (*Guard, error) {
-	g := &Guard{allowPrivate: policy.AllowPrivate, hosts: map[string]bool{}}
+	g := &Guard{allowPrivate: policy.AllowPrivate, proxy: policy.Proxy, hosts: map[string]bool{}}
 	var bad []string
 	for _, entry := range policy.Trusted {
 		if err := g.trust(strings.TrimSpace(entry)); err != nil {

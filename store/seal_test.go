@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"parley/store"
@@ -27,21 +28,26 @@ func sealer(t *testing.T, key string, others ...string) *store.Sealer {
 func TestSecretKeyIsChanged(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
 		var url string
-		s := open(t, func(c *store.Config) { c.Sealer, url = sealer(t, key(1)), c.URL })
+		s := open(t, func(c *store.Config) { c.Sealer, c.MaxEndpoints, url = sealer(t, key(1)), 1000, c.URL })
 		v := newBusiness(t, s)
 		const n = 130 // more than a batch
 		secrets := map[string]string{}
 		in := store.EndpointInput{URL: ptr("https://example.com"), Events: store.EventTypes}
-		for i := range n {
-			if i%90 == 0 {
-				v = newBusiness(t, s)
-			}
-			p, secret, err := s.CreateEndpoint(t.Context(), v, in)
-			if err != nil {
-				t.Fatal(err)
-			}
-			secrets[p.ID] = secret
+		var mu sync.Mutex // guards secrets
+		var making sync.WaitGroup
+		for range n { // at once: they share commits
+			making.Go(func() {
+				p, secret, err := s.CreateEndpoint(t.Context(), v, in)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				secrets[p.ID] = secret
+			})
 		}
+		making.Wait()
 		agent, err := s.CreateAgent(t.Context(), v, store.AgentInput{
 			Name: ptr("a"), Model: &store.ModelInput{
 				Provider: store.ProviderOpenAI, APIKey: ptr("first"), Fallback: &store.ModelInput{Provider: store.ProviderAnthropic, APIKey: ptr("second")},
@@ -55,8 +61,8 @@ func TestSecretKeyIsChanged(t *testing.T) {
 		check := func(s *store.Store) {
 			t.Helper()
 			read, err := s.EndpointsByID(t.Context(), v.BusinessID, slices.Collect(maps.Keys(secrets)))
-			if err != nil {
-				t.Fatal(err)
+			if err != nil || len(read) != n {
+				t.Fatalf("%d endpoints, %v", len(read), err)
 			}
 			for id, p := range read {
 				if got, err := s.SigningSecrets(id, p.Secrets, store.Now()); err != nil || len(got) != 1 || got[0] != secrets[id] {

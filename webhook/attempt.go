@@ -100,6 +100,8 @@ func classify(err error) string {
 	switch {
 	case errors.Is(err, egress.ErrBlocked):
 		return "blocked_address"
+	case errors.Is(err, egress.ErrProxy), errors.As(err, &op) && op.Op == "proxyconnect":
+		return "proxy"
 	case errors.Is(err, context.DeadlineExceeded) || isTimeout(err):
 		return "timeout"
 	case errors.As(err, &dns):
