@@ -86,10 +86,7 @@ func (r *rig) feedParley(ctx context.Context) (idle, loaded spread, rate float64
 			return idle, loaded, 0, err
 		}
 	}
-	came, err := sub.arrivals()
-	if err == nil && len(came) != perTurn*len(sent) {
-		err = fmt.Errorf("%d chats made %d events", len(sent), len(came))
-	}
+	came, err := sub.await(ctx, perTurn*len(sent))
 	if err != nil {
 		return idle, loaded, 0, err
 	}
@@ -193,6 +190,22 @@ func (sub *subscriber) read() {
 type arrival struct {
 	at    time.Time
 	stamp time.Time // its timestamp
+}
+
+// await waits until so many events have come, the last of which a busy machine may keep for a while.
+func (sub *subscriber) await(ctx context.Context, n int) ([]arrival, error) {
+	for late := time.Now().Add(10 * time.Second); ; {
+		came, err := sub.arrivals()
+		switch {
+		case err != nil || len(came) == n:
+			return came, err
+		case len(came) > n || time.Now().After(late):
+			return nil, fmt.Errorf("%d events came, not %d", len(came), n)
+		}
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // arrivals are the events that have come so far.

@@ -44,11 +44,9 @@ func NewPostgres(t T) *Postgres {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p := StartPostgres(t, dir)
-	t.Cleanup(func() {
-		p.Kill()
-		_ = os.RemoveAll(dir)
-	})
+	t.Cleanup(p.Kill)
 	return p
 }
 
