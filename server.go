@@ -97,6 +97,7 @@ func (f *failure) Unwrap() error { return f.error }
 const (
 	drainLimit = 12 * time.Second
 	stopLimit  = 14 * time.Second
+	lastLimit  = stopLimit + 500*time.Millisecond // with the database away a part may still wait for it
 )
 
 // serve runs the server until ctx ends, and then stops it in good order.
@@ -290,6 +291,10 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	p.health.drain()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
+	defer time.AfterFunc(lastLimit, func() {
+		p.log.Error("the stop took too long: a part does not end")
+		os.Exit(exitOK) // what is in flight is left as by a crash: nothing of it is lost
+	}).Stop()
 	endWork()
 	// The doors stay open while turns end: their callers, on sockets too, get their answers, and new ones are told why not.
 	drain, cancelDrain := context.WithTimeout(stop, drainLimit)

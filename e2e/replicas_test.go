@@ -314,6 +314,27 @@ func TestReplicaDiesInATurn(t *testing.T) {
 	}
 }
 
+// TestStopWithoutPostgres stops a server whose database is away while a delivery is in flight: it ends in time all the same.
+func TestStopWithoutPostgres(t *testing.T) {
+	t.Parallel()
+	pg := servers.NewPostgres(t)
+	f := productionOn(t, pg.Database(t), 1)
+	s := f.replicas[0]
+	arrived, answer := make(chan struct{}, 10), make(chan struct{})
+	r := receive(t, func(int, http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-answer
+	})
+	s.register(r.URL, "run.finished")
+	s.chat("Hello", "")
+	<-arrived
+	pg.Kill()
+	close(answer)
+	if code := s.stop(); code != 0 {
+		t.Errorf("it ended with %d:\n%s", code, s.log())
+	}
+}
+
 // TestPostgresAway takes the database away: callers are told to come back, the probe says so, and when it is back everything
 // goes on without a restart, a subscriber that was there all along too.
 func TestPostgresAway(t *testing.T) {
