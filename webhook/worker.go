@@ -39,6 +39,7 @@ const (
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
 	tick          = 50 * time.Millisecond
 	stale         = 50 * time.Millisecond // what was read longer ago is read again before it is sent
+	staleRinging  = time.Second           // while the bell tells of every change of endpoints, on other replicas too
 	rereadWithin  = 2 * time.Second
 	remembered    = time.Minute // how long a change of a business's endpoints is; far beyond what waits unread
 )
@@ -368,7 +369,11 @@ func (w *Worker) cutShort(l *lane, job *store.Job) {
 
 // deliver makes one attempt and decides what follows from it.
 func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) ended {
-	if w.cfg.Store.Now().Sub(job.ReadAt) > stale || w.changedAt(job.BusinessID) >= job.ReadAt {
+	limit := stale
+	if w.cfg.Stream.Ringing() {
+		limit = staleRinging
+	}
+	if w.cfg.Store.Now().Sub(job.ReadAt) > limit || w.changedAt(job.BusinessID) >= job.ReadAt {
 		reading, cancel := context.WithTimeout(ctx, rereadWithin)
 		waits, err := w.cfg.Store.Reread(reading, job)
 		cancel()

@@ -59,6 +59,7 @@ func newWorld(t *testing.T, dir string, change func(*webhook.Config)) *world {
 	cfg.Store, err = store.Open(t.Context(), store.Config{
 		URL: "file:" + filepath.Join(dir, "parley.db"), SessionTTL: time.Hour, FirstLease: webhook.Lease(cfg.Timeout),
 		Ringing: bell.Ringing, Committed: bell.Publish, NewSecret: egress.NewSecret,
+		EndpointsChanged: func(business string) { worker.Changed(business) },
 		DeliveriesWaiting: func(business string, deliveries ...string) {
 			worker.Changed(business)
 			bell.PublishDeliveries(business, deliveries...)
