@@ -1918,7 +1918,7 @@ type Mutation {
   ): ID!
 }
 
-"Subscriptions ask for a READ token, over WebSocket (graphql-transport-ws)."
+"Subscriptions ask for a READ token, over WebSocket (graphql-transport-ws) or as server-sent events (GraphQL over SSE, distinct connections)."
 type Subscription {
   "The feed, live: every event of the filter after the cursor, each once, in order; without a cursor, from now on."
   events(

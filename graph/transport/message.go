@@ -105,8 +105,16 @@ func parseMessage(data []byte) (message, error) {
 	return m, nil
 }
 
-func ackMessage() []byte  { return []byte(`{"type":"connection_ack"}`) }
-func pingMessage() []byte { return []byte(`{"type":"ping"}`) }
+func ackMessage() []byte { return []byte(`{"type":"connection_ack"}`) }
+
+// pingMessage carries where each operation would resume: after what has been sent before the ping.
+func pingMessage(cursors map[string]string) []byte {
+	if len(cursors) == 0 {
+		return []byte(`{"type":"ping"}`)
+	}
+	encoded, _ := json.Marshal(cursors) // a map of strings always marshals
+	return append(append([]byte(`{"type":"ping","payload":{"cursors":`), encoded...), '}', '}')
+}
 
 // pongMessage answers a ping with its own payload.
 func pongMessage(payload json.RawMessage) []byte {
@@ -133,7 +141,7 @@ func errorMessage(id string, errs gqlerror.List) []byte {
 	}
 	payload, err := json.Marshal(errs)
 	if err != nil {
-		payload = []byte(`[{"message":"internal error","extensions":{"code":"` + codeInternal + `"}}]`)
+		payload = []byte(`[` + internalError + `]`)
 	}
 	return append(append(messageHead(id, "error"), payload...), '}')
 }

@@ -248,7 +248,7 @@ func (s *socket) keepTime() {
 			// The frame finds a dead peer, for every WebSocket implementation answers it by itself; the message shows the
 			// client that a subscription with nothing to say is alive, for a page cannot see frames.
 			s.out.force(frame{opcode: websocket.PingMessage, urgent: true})
-			ping := textFrame(nil, pingMessage())
+			ping := textFrame(nil, pingMessage(s.cursors()))
 			ping.urgent = true
 			s.out.force(ping)
 		case <-acked:
@@ -264,6 +264,21 @@ func (s *socket) keepTime() {
 			recheck = time.After(jitter(s.limits.recheck))
 		}
 	}
+}
+
+// cursors are those of the operations, as far as they have been sent, by id.
+func (s *socket) cursors() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out.mu.Lock()
+	defer s.out.mu.Unlock()
+	cursors := map[string]string{}
+	for id, op := range s.operations {
+		if op.cursor != "" {
+			cursors[id] = op.cursor
+		}
+	}
+	return cursors
 }
 
 // revoked asks whether the credential still holds. Whatever goes wrong in asking is no answer, and closes nothing.

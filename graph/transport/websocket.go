@@ -49,6 +49,9 @@ type WebSocket struct {
 	// client's own if it closed the socket, and 1006 if it vanished. It must not block.
 	Closed func(ctx context.Context, code int, reason string)
 
+	// Groups lets equal subscriptions share one execution; nil: each runs by itself.
+	Groups *Groups
+
 	// Log gets the panics of Authenticate and Recheck, those of resolvers being the executor's; slog.Default() if nil.
 	Log *slog.Logger
 

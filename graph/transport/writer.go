@@ -71,6 +71,27 @@ func (w *writer) send(ctx context.Context, f frame) error {
 	return nil
 }
 
+// offer queues a frame if there is room for it now. A socket that closes takes everything, and sends nothing.
+func (w *writer) offer(f frame) bool {
+	f.held = min(int64(f.size())+frameOverhead, w.limit)
+	if !w.space.TryAcquire(f.held) {
+		return false
+	}
+	if !w.put(f) {
+		w.space.Release(f.held)
+	}
+	return true
+}
+
+// begin notes where a client would resume that has had nothing of the operation yet.
+func (w *writer) begin(op *operation, cursor string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if op.cursor == "" {
+		op.cursor = cursor
+	}
+}
+
 // force queues a small frame of the server's own making whether or not there is room. The callers make few.
 func (w *writer) force(f frame) { _ = w.put(f) }
 
@@ -183,6 +204,9 @@ func (w *writer) take() (buf *[]byte, held int64, end *closing) {
 			*buf = (*buf)[:0]
 		}
 		*buf, held, n = f.append(*buf), held+f.held, n+1
+		if f.cursor != "" {
+			f.op.cursor = f.cursor
+		}
 		if len(*buf) >= batchBytes {
 			break
 		}

@@ -1,0 +1,4 @@
+package transport
+
+// Groups lets equal subscriptions share one execution.
+type Groups struct{}

@@ -1,0 +1,72 @@
+package transport
+
+import (
+	"context"
+
+	"github.com/99designs/gqlgen/graphql"
+	"github.com/vektah/gqlparser/v2/gqlerror"
+)
+
+// sink is where the results of one operation go.
+type sink interface {
+	// next takes a result, and waits while there is no room for it. Its error says that the operation is to end.
+	next(ctx context.Context, body []byte, at Place) error
+	// offer is next for those who may not wait: it is false if there is no room.
+	offer(body []byte, at Place) bool
+	// began is told where a stream begins.
+	began(at Place)
+}
+
+// runner runs operations, whatever the protocol.
+type runner struct {
+	exec   graphql.GraphExecutor
+	groups *Groups // nil: every operation runs by itself
+}
+
+// run runs an operation that the executor has taken, sends its results, and returns the errors that it ends with: none if it
+// completed. c may ask for another beginning than the operation's argument.
+func (r runner) run(ctx context.Context, op *graphql.OperationContext, c *course, to sink) (errs gqlerror.List) {
+	defer func() {
+		if v := recover(); v != nil {
+			errs = presentPanic(ctx, r.exec, v)
+		}
+	}()
+	errs = r.alone(ctx, op, c, to)
+	return errs
+}
+
+// alone runs an operation for one client.
+func (r runner) alone(ctx context.Context, op *graphql.OperationContext, c *course, to sink) gqlerror.List {
+	ctx = withCourse(ctx, c)
+	c.began = to.began
+	responses, ctx := r.exec.DispatchOperation(ctx, op)
+	for {
+		resp := responses(ctx)
+		if resp == nil {
+			break
+		}
+		at := c.take()
+		if len(resp.Data) == 0 && len(resp.Errors) > 0 { // a request error: no execution result
+			return resp.Errors
+		}
+		body, err := encodeResponse(resp)
+		if err != nil {
+			return present(ctx, r.exec, err)
+		}
+		if to.next(ctx, body, at) != nil {
+			break
+		}
+		// A query has one result, or several with @defer. An interceptor that answers in the executor's place can forget
+		// to end its stream; that must not become an endless one.
+		if !isStream(op) && (resp.HasNext == nil || !*resp.HasNext) {
+			return nil
+		}
+	}
+	if err, _ := c.end(); err != nil {
+		return present(ctx, r.exec, err)
+	}
+	if ctx.Err() != nil { // neither its end nor, for then this is not sent, its client's wish
+		return gqlerror.List{refusal(codeUnavailable, "the operation was cut off: subscribe again")}
+	}
+	return nil
+}
