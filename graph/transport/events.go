@@ -55,6 +55,12 @@ func (s *eventStream) release() {
 	}
 }
 
+// cut makes the response end as a broken one, not as if it were whole.
+func (s *eventStream) cut() {
+	s.failed = true
+	_ = s.control.SetWriteDeadline(time.Unix(1, 0))
+}
+
 func (s *eventStream) next(ctx context.Context, body []byte, at Place) error {
 	f := frame{body: body, cursor: at.Cursor}
 	f.held = min(int64(f.size())+frameOverhead, s.limits.queue)
@@ -136,7 +142,11 @@ func (s *eventStream) comment() error {
 		return err
 	}
 	s.mu.Lock()
-	s.buf = append(append(append(s.buf[:0], ": "...), s.cursor...), '\n', '\n')
+	s.buf = append(s.buf[:0], ':')
+	if s.cursor != "" {
+		s.buf = append(append(s.buf, ' '), s.cursor...)
+	}
+	s.buf = append(s.buf, "\n\n"...)
 	s.mu.Unlock()
 	s.write(s.buf)
 	if s.failed {
@@ -172,7 +182,9 @@ func (s *eventStream) write(b []byte) {
 		if err == nil {
 			err = s.control.Flush()
 		}
-		s.failed = err != nil
+		if err != nil {
+			s.cut()
+		}
 	}
 }
 

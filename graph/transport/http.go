@@ -99,7 +99,8 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 			}
 			if began { // nothing else can be said in the middle of a stream
 				_ = presentPanic(ctx, exec, v)
-				panic(http.ErrAbortHandler)
+				_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // which breaks the connection
+				return
 			}
 			t.write(w, media, http.StatusInternalServerError, &graphql.Response{Errors: presentPanic(ctx, exec, v)})
 		}

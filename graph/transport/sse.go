@@ -109,7 +109,7 @@ func (t *SSE) leave() {
 // an EventSource nothing. It is false, and nothing is written, when the server is shutting down.
 func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecutor, op *graphql.OperationContext, refused gqlerror.List) bool {
 	var stopping <-chan struct{}
-	var recheck <-chan time.Time
+	var revoked <-chan struct{}
 	limits := t.limits()
 	if len(refused) == 0 && isStream(op) {
 		var ok bool
@@ -117,13 +117,18 @@ func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphEx
 			return false
 		}
 		defer t.leave()
-		if t.Recheck != nil {
-			ticker := time.NewTicker(jitter(limits.recheck))
-			defer ticker.Stop()
-			recheck = ticker.C
-		}
 	}
 	ctx, cancel := context.WithCancel(graphql.WithOperationContext(r.Context(), op))
+	var work sync.WaitGroup
+	defer func() {
+		cancel()
+		work.Wait()
+	}()
+	if stopping != nil && t.Recheck != nil {
+		verdict := make(chan struct{})
+		revoked = verdict
+		work.Go(func() { t.recheck(ctx, verdict) })
+	}
 	s := newEventStream(w, cancel, limits)
 	defer s.release()
 	if len(refused) > 0 {
@@ -134,18 +139,14 @@ func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphEx
 
 	var errs gqlerror.List // set when ended is closed
 	ended := make(chan struct{})
-	go func() {
+	work.Go(func() {
 		defer close(ended)
 		c := &course{}
 		if id := r.Header.Get("Last-Event-ID"); id != "" {
 			c.instead, c.after = true, &id
 		}
 		errs = runner{exec, t.Groups}.run(ctx, op, c, s)
-	}()
-	defer func() {
-		cancel()
-		<-ended
-	}()
+	})
 	keepAlive := time.NewTicker(limits.keepAlive)
 	defer keepAlive.Stop()
 	for {
@@ -160,21 +161,37 @@ func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphEx
 				s.finish(errs)
 			}
 			return true
-		case <-recheck:
-			if t.revoked(ctx) {
-				s.finish(present(ctx, exec, t.Revoked))
-				return true
-			}
+		case <-revoked:
+			s.finish(present(ctx, exec, t.Revoked))
+			return true
 		case <-stopping:
 			cancel()
 			<-ended
 			_ = s.flush()
 			return true
 		case <-ctx.Done(): // the client is gone, or too slow
+			s.cut()
 			return true
 		}
 		if err != nil {
 			return true
+		}
+	}
+}
+
+// recheck closes revoked when the credential is, and ends with ctx.
+func (t *SSE) recheck(ctx context.Context, revoked chan<- struct{}) {
+	ticker := time.NewTicker(jitter(t.limits().recheck))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			if t.revoked(ctx) {
+				close(revoked)
+				return
+			}
+		case <-ctx.Done():
+			return
 		}
 	}
 }

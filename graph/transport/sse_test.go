@@ -178,7 +178,7 @@ func TestSSEResumesByLastEventID(t *testing.T) {
 	skip := func(e *events, comment, until string) { // keep-alives stand anywhere between events
 		t.Helper()
 		for got := e.next(); got != until; got = e.next() {
-			if comment != "" && got != comment {
+			if comment != "" && got != comment && got != ":" { // without a cursor: it has not begun
 				t.Fatalf("wanted %s, got %q", until, got)
 			}
 		}
@@ -220,7 +220,14 @@ func TestSSEEndsWhenTheCredentialIsRevoked(t *testing.T) {
 	t.Parallel()
 	answer := make(chan bool)
 	w := newWorld(t, &transport.WebSocket{}, transport.HTTP{Events: &transport.SSE{
-		RecheckEvery: time.Millisecond, Revoked: errors.New("who are you?"), Recheck: func(context.Context) bool { return <-answer },
+		RecheckEvery: time.Millisecond, Revoked: errors.New("who are you?"), Recheck: func(ctx context.Context) bool {
+			select {
+			case a := <-answer:
+				return a
+			case <-ctx.Done():
+				return false
+			}
+		},
 	}})
 	res := w.post(t, `subscription{feed}`)
 	feed := wait(t, "the feed", w.feeds)

@@ -308,7 +308,7 @@ func TestWebSocketLimitsOperations(t *testing.T) {
 
 func TestWebSocketPingsAndFindsADeadPeer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, &transport.WebSocket{KeepAlive: 100 * time.Millisecond}, transport.HTTP{})
+	w := newWorld(t, &transport.WebSocket{KeepAlive: time.Second}, transport.HTTP{})
 	w.connect(t) // reads nothing from here on, and so answers no ping
 	alive := w.connect(t)
 	frames := make(chan struct{}, 100)
