@@ -46,8 +46,9 @@ type Handler struct {
 // for ever.
 func NewHandler(cfg HandlerConfig) *Handler {
 	limits := cfg.Limits.orDefault()
-	live := &transport.WebSocket{Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit, Recheck: cfg.Revoked}
-	events := &transport.SSE{Recheck: cfg.Revoked, Revoked: store.ErrUnauthenticated, Log: cfg.Log}
+	groups := &transport.Groups{Of: shared}
+	live := &transport.WebSocket{Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit, Recheck: cfg.Revoked, Groups: groups, Log: cfg.Log}
+	events := &transport.SSE{Recheck: cfg.Revoked, Revoked: store.ErrUnauthenticated, Groups: groups, Log: cfg.Log}
 	executable := NewExecutableSchema(Config{Resolvers: cfg.Resolver})
 	schema := executable.Schema()
 	mustKnowScalars(schema)

@@ -94,6 +94,8 @@ func (s *eventStream) began(at Place) {
 	}
 }
 
+func (s *eventStream) slow() { s.cancel() }
+
 func (s *eventStream) put(f frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

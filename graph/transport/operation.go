@@ -139,4 +139,6 @@ func (k *socketSink) offer(body []byte, at Place) bool { return k.s.out.offer(k.
 
 func (k *socketSink) began(at Place) { k.s.out.begin(k.op, at.Cursor) }
 
+func (k *socketSink) slow() { k.s.out.slow() }
+
 var nextTail = []byte{'}'}

@@ -15,6 +15,8 @@ type sink interface {
 	offer(body []byte, at Place) bool
 	// began is told where a stream begins.
 	began(at Place)
+	// slow ends the connection of a client that is too slow for what it gets.
+	slow()
 }
 
 // runner runs operations, whatever the protocol.
@@ -31,12 +33,17 @@ func (r runner) run(ctx context.Context, op *graphql.OperationContext, c *course
 			errs = presentPanic(ctx, r.exec, v)
 		}
 	}()
-	errs = r.alone(ctx, op, c, to)
+	if r.groups != nil && isStream(op) {
+		if shared, ok := r.groups.Of(ctx, op); ok {
+			return r.together(ctx, op, c, shared, to)
+		}
+	}
+	errs, _ = r.alone(ctx, op, c, to)
 	return errs
 }
 
-// alone runs an operation for one client.
-func (r runner) alone(ctx context.Context, op *graphql.OperationContext, c *course, to sink) gqlerror.List {
+// alone runs an operation for one client. If c bounds it, it says which place it has reached, unless it ended before.
+func (r runner) alone(ctx context.Context, op *graphql.OperationContext, c *course, to sink) (gqlerror.List, *Place) {
 	ctx = withCourse(ctx, c)
 	c.began = to.began
 	responses, ctx := r.exec.DispatchOperation(ctx, op)
@@ -47,26 +54,27 @@ func (r runner) alone(ctx context.Context, op *graphql.OperationContext, c *cour
 		}
 		at := c.take()
 		if len(resp.Data) == 0 && len(resp.Errors) > 0 { // a request error: no execution result
-			return resp.Errors
+			return resp.Errors, nil
 		}
 		body, err := encodeResponse(resp)
 		if err != nil {
-			return present(ctx, r.exec, err)
+			return present(ctx, r.exec, err), nil
 		}
 		if to.next(ctx, body, at) != nil {
-			break
+			return cutOff(), nil
 		}
 		// A query has one result, or several with @defer. An interceptor that answers in the executor's place can forget
 		// to end its stream; that must not become an endless one.
 		if !isStream(op) && (resp.HasNext == nil || !*resp.HasNext) {
-			return nil
+			return nil, nil
 		}
 	}
-	if err, _ := c.end(); err != nil {
-		return present(ctx, r.exec, err)
+	err, reached := c.end()
+	if err != nil {
+		return present(ctx, r.exec, err), nil
 	}
 	if ctx.Err() != nil { // neither its end nor, for then this is not sent, its client's wish
-		return gqlerror.List{refusal(codeUnavailable, "the operation was cut off: subscribe again")}
+		return cutOff(), nil
 	}
-	return nil
+	return nil, reached
 }
