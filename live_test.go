@@ -117,7 +117,9 @@ func TestBusinessesNeverShareAnExecution(t *testing.T) {
 	}
 	tokens := []string{"at_test", regexp.MustCompile(`at_\S+`).FindString(out.String())}
 	agents := []string{"demo", ""}
-	var made struct{ Data struct{ CreateAgent struct{ ID string } } }
+	var made struct {
+		Data struct{ CreateAgent struct{ ID string } }
+	}
 	if err := json.Unmarshal(postAs(t, tokens[1], address+"/graphql", `{"query":"mutation{createAgent(input:{name:\"A\"}){id}}"}`), &made); err != nil {
 		t.Fatal(err)
 	}

@@ -228,7 +228,8 @@ func (p *parts) route() error {
 	}
 	p.graphql = graph.NewHandler(graph.HandlerConfig{
 		Resolver: &graph.Resolver{Store: p.store, Hub: p.hub, Runner: p.runner}, Authenticate: door.connect, Admit: door.admitViewer, Revoked: door.revoked,
-		Introspection: p.settings.mayIntrospect, Limits: p.settings.graphQLLimits(), Log: p.log,
+		Introspection: p.settings.mayIntrospect, Limits: p.settings.graphQLLimits(),
+		Sockets: p.settings.MaxSockets, Log: p.log,
 	})
 	p.health = &health{store: p.store, stream: p.stream}
 	mux := http.NewServeMux()

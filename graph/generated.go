@@ -8,10 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"parley/agent"
-	"parley/store"
 	"strconv"
 	"sync/atomic"
+
+	"parley/agent"
+	"parley/store"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/99designs/gqlgen/graphql/introspection"
@@ -41,8 +42,7 @@ type ResolverRoot interface {
 	AgentInput() AgentInputResolver
 }
 
-type DirectiveRoot struct {
-}
+type DirectiveRoot struct{}
 
 type ComplexityRoot struct {
 	Agent struct {
@@ -2838,6 +2838,7 @@ func (ec *executionContext) _Agent_id(ctx context.Context, field graphql.Collect
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -2861,6 +2862,7 @@ func (ec *executionContext) _Agent_name(ctx context.Context, field graphql.Colle
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -2884,6 +2886,7 @@ func (ec *executionContext) _Agent_prompt(ctx context.Context, field graphql.Col
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_prompt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -2907,6 +2910,7 @@ func (ec *executionContext) _Agent_model(ctx context.Context, field graphql.Coll
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_model(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Agent",
@@ -2939,6 +2943,7 @@ func (ec *executionContext) _Agent_knowledge(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_knowledge(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Agent",
@@ -2971,6 +2976,7 @@ func (ec *executionContext) _Agent_channelProfiles(ctx context.Context, field gr
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_channelProfiles(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Agent",
@@ -3003,6 +3009,7 @@ func (ec *executionContext) _Agent_webhookUrl(ctx context.Context, field graphql
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_webhookUrl(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3026,6 +3033,7 @@ func (ec *executionContext) _Agent_webhookEndpoint(ctx context.Context, field gr
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_webhookEndpoint(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Agent",
@@ -3038,6 +3046,7 @@ func (ec *executionContext) fieldContext_Agent_webhookEndpoint(_ context.Context
 	}
 	return fc, nil
 }
+
 func (ec *executionContext) resolveBatch_Agent_webhookEndpoint(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (any, error) {
 	resolver := ec.Resolvers.Agent()
 	if batch, ok := graphql.BatchParentsFor[*store.Agent](ctx, "Agent"); ok {
@@ -3081,6 +3090,7 @@ func (ec *executionContext) _Agent_onConcurrent(ctx context.Context, field graph
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_onConcurrent(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type ConcurrencyPolicy does not have child fields"))
 }
@@ -3104,6 +3114,7 @@ func (ec *executionContext) _Agent_createdAt(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -3127,6 +3138,7 @@ func (ec *executionContext) _Agent_updatedAt(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Agent_updatedAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -3150,6 +3162,7 @@ func (ec *executionContext) _AgentConnection_edges(ctx context.Context, field gr
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_AgentConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "AgentConnection",
@@ -3182,6 +3195,7 @@ func (ec *executionContext) _AgentConnection_nodes(ctx context.Context, field gr
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_AgentConnection_nodes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "AgentConnection",
@@ -3214,6 +3228,7 @@ func (ec *executionContext) _AgentConnection_pageInfo(ctx context.Context, field
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_AgentConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "AgentConnection",
@@ -3246,6 +3261,7 @@ func (ec *executionContext) _AgentEdge_cursor(ctx context.Context, field graphql
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_AgentEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("AgentEdge", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3269,6 +3285,7 @@ func (ec *executionContext) _AgentEdge_node(ctx context.Context, field graphql.C
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_AgentEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "AgentEdge",
@@ -3301,6 +3318,7 @@ func (ec *executionContext) _Business_id(ctx context.Context, field graphql.Coll
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Business_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Business", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -3324,6 +3342,7 @@ func (ec *executionContext) _Business_name(ctx context.Context, field graphql.Co
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Business_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Business", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3347,6 +3366,7 @@ func (ec *executionContext) _ChannelProfile_channel(ctx context.Context, field g
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChannelProfile_channel(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChannelProfile", field, false, false, errors.New("field of type Channel does not have child fields"))
 }
@@ -3370,6 +3390,7 @@ func (ec *executionContext) _ChannelProfile_instructions(ctx context.Context, fi
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChannelProfile_instructions(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChannelProfile", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3393,6 +3414,7 @@ func (ec *executionContext) _ChannelProfile_maxLength(ctx context.Context, field
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChannelProfile_maxLength(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChannelProfile", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -3416,6 +3438,7 @@ func (ec *executionContext) _ChatReply_reply(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChatReply_reply(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3439,6 +3462,7 @@ func (ec *executionContext) _ChatReply_sessionId(ctx context.Context, field grap
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChatReply_sessionId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -3462,6 +3486,7 @@ func (ec *executionContext) _ChatReply_messageId(ctx context.Context, field grap
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChatReply_messageId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -3485,6 +3510,7 @@ func (ec *executionContext) _ChatReply_runId(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChatReply_runId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -3508,6 +3534,7 @@ func (ec *executionContext) _ChatReply_channel(ctx context.Context, field graphq
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChatReply_channel(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type Channel does not have child fields"))
 }
@@ -3531,6 +3558,7 @@ func (ec *executionContext) _ChatReply_status(ctx context.Context, field graphql
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChatReply_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type RunStatus does not have child fields"))
 }
@@ -3554,6 +3582,7 @@ func (ec *executionContext) _ChatReply_model(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChatReply_model(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3577,6 +3606,7 @@ func (ec *executionContext) _ChatReply_usage(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_ChatReply_usage(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "ChatReply",
@@ -3609,6 +3639,7 @@ func (ec *executionContext) _CreateWebhookEndpointPayload_endpoint(ctx context.C
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_CreateWebhookEndpointPayload_endpoint(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "CreateWebhookEndpointPayload",
@@ -3641,6 +3672,7 @@ func (ec *executionContext) _CreateWebhookEndpointPayload_secret(ctx context.Con
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_CreateWebhookEndpointPayload_secret(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("CreateWebhookEndpointPayload", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3664,6 +3696,7 @@ func (ec *executionContext) _Delivery_id(ctx context.Context, field graphql.Coll
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Delivery_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Delivery", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -3687,6 +3720,7 @@ func (ec *executionContext) _Delivery_status(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Delivery_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Delivery", field, false, false, errors.New("field of type DeliveryStatus does not have child fields"))
 }
@@ -3710,6 +3744,7 @@ func (ec *executionContext) _Delivery_endpoint(ctx context.Context, field graphq
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Delivery_endpoint(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Delivery",
@@ -3722,6 +3757,7 @@ func (ec *executionContext) fieldContext_Delivery_endpoint(_ context.Context, fi
 	}
 	return fc, nil
 }
+
 func (ec *executionContext) resolveBatch_Delivery_endpoint(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (any, error) {
 	resolver := ec.Resolvers.Delivery()
 	if batch, ok := graphql.BatchParentsFor[*store.Delivery](ctx, "Delivery"); ok {
@@ -3765,6 +3801,7 @@ func (ec *executionContext) _Delivery_event(ctx context.Context, field graphql.C
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Delivery_event(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Delivery",
@@ -3777,6 +3814,7 @@ func (ec *executionContext) fieldContext_Delivery_event(_ context.Context, field
 	}
 	return fc, nil
 }
+
 func (ec *executionContext) resolveBatch_Delivery_event(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (any, error) {
 	resolver := ec.Resolvers.Delivery()
 	if batch, ok := graphql.BatchParentsFor[*store.Delivery](ctx, "Delivery"); ok {
@@ -3820,6 +3858,7 @@ func (ec *executionContext) _Delivery_createdAt(ctx context.Context, field graph
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Delivery_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Delivery", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -3843,6 +3882,7 @@ func (ec *executionContext) _Delivery_nextAttemptAt(ctx context.Context, field g
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Delivery_nextAttemptAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Delivery", field, true, false, errors.New("field of type Time does not have child fields"))
 }
@@ -3866,6 +3906,7 @@ func (ec *executionContext) _Delivery_attempts(ctx context.Context, field graphq
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Delivery_attempts(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Delivery",
@@ -3878,6 +3919,7 @@ func (ec *executionContext) fieldContext_Delivery_attempts(_ context.Context, fi
 	}
 	return fc, nil
 }
+
 func (ec *executionContext) resolveBatch_Delivery_attempts(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (any, error) {
 	resolver := ec.Resolvers.Delivery()
 	if batch, ok := graphql.BatchParentsFor[*store.Delivery](ctx, "Delivery"); ok {
@@ -3921,6 +3963,7 @@ func (ec *executionContext) _DeliveryAttempt_number(ctx context.Context, field g
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryAttempt_number(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -3944,6 +3987,7 @@ func (ec *executionContext) _DeliveryAttempt_trigger(ctx context.Context, field 
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryAttempt_trigger(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type AttemptTrigger does not have child fields"))
 }
@@ -3967,6 +4011,7 @@ func (ec *executionContext) _DeliveryAttempt_startedAt(ctx context.Context, fiel
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryAttempt_startedAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -3990,6 +4035,7 @@ func (ec *executionContext) _DeliveryAttempt_durationMs(ctx context.Context, fie
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryAttempt_durationMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -4013,6 +4059,7 @@ func (ec *executionContext) _DeliveryAttempt_statusCode(ctx context.Context, fie
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryAttempt_statusCode(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -4036,6 +4083,7 @@ func (ec *executionContext) _DeliveryAttempt_error(ctx context.Context, field gr
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryAttempt_error(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4059,6 +4107,7 @@ func (ec *executionContext) _DeliveryAttempt_responseBody(ctx context.Context, f
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryAttempt_responseBody(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4082,6 +4131,7 @@ func (ec *executionContext) _DeliveryConnection_edges(ctx context.Context, field
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "DeliveryConnection",
@@ -4114,6 +4164,7 @@ func (ec *executionContext) _DeliveryConnection_nodes(ctx context.Context, field
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryConnection_nodes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "DeliveryConnection",
@@ -4146,6 +4197,7 @@ func (ec *executionContext) _DeliveryConnection_pageInfo(ctx context.Context, fi
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "DeliveryConnection",
@@ -4178,6 +4230,7 @@ func (ec *executionContext) _DeliveryEdge_cursor(ctx context.Context, field grap
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryEdge", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4201,6 +4254,7 @@ func (ec *executionContext) _DeliveryEdge_node(ctx context.Context, field graphq
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_DeliveryEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "DeliveryEdge",
@@ -4233,6 +4287,7 @@ func (ec *executionContext) _Event_id(ctx context.Context, field graphql.Collect
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -4256,6 +4311,7 @@ func (ec *executionContext) _Event_sequence(ctx context.Context, field graphql.C
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_sequence(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type Int does not have child fields"))
 }
@@ -4279,6 +4335,7 @@ func (ec *executionContext) _Event_conversationId(ctx context.Context, field gra
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_conversationId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -4302,6 +4359,7 @@ func (ec *executionContext) _Event_sessionId(ctx context.Context, field graphql.
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_sessionId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -4325,6 +4383,7 @@ func (ec *executionContext) _Event_runId(ctx context.Context, field graphql.Coll
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_runId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type ID does not have child fields"))
 }
@@ -4348,6 +4407,7 @@ func (ec *executionContext) _Event_type(ctx context.Context, field graphql.Colle
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_type(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type EventType does not have child fields"))
 }
@@ -4371,6 +4431,7 @@ func (ec *executionContext) _Event_channel(ctx context.Context, field graphql.Co
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_channel(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type Channel does not have child fields"))
 }
@@ -4394,6 +4455,7 @@ func (ec *executionContext) _Event_direction(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_direction(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type Direction does not have child fields"))
 }
@@ -4417,6 +4479,7 @@ func (ec *executionContext) _Event_timestamp(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_timestamp(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -4440,6 +4503,7 @@ func (ec *executionContext) _Event_agentId(ctx context.Context, field graphql.Co
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_agentId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -4463,6 +4527,7 @@ func (ec *executionContext) _Event_leadId(ctx context.Context, field graphql.Col
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_leadId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type ID does not have child fields"))
 }
@@ -4486,6 +4551,7 @@ func (ec *executionContext) _Event_leadContact(ctx context.Context, field graphq
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_leadContact(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Event",
@@ -4518,6 +4584,7 @@ func (ec *executionContext) _Event_leadCreated(ctx context.Context, field graphq
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_leadCreated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type Boolean does not have child fields"))
 }
@@ -4541,6 +4608,7 @@ func (ec *executionContext) _Event_businessId(ctx context.Context, field graphql
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_businessId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -4564,6 +4632,7 @@ func (ec *executionContext) _Event_data(ctx context.Context, field graphql.Colle
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Event_data(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type JSONObject does not have child fields"))
 }
@@ -4587,6 +4656,7 @@ func (ec *executionContext) _EventConnection_edges(ctx context.Context, field gr
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_EventConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "EventConnection",
@@ -4619,6 +4689,7 @@ func (ec *executionContext) _EventConnection_nodes(ctx context.Context, field gr
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_EventConnection_nodes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "EventConnection",
@@ -4651,6 +4722,7 @@ func (ec *executionContext) _EventConnection_pageInfo(ctx context.Context, field
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_EventConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "EventConnection",
@@ -4683,6 +4755,7 @@ func (ec *executionContext) _EventEdge_cursor(ctx context.Context, field graphql
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_EventEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("EventEdge", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4706,6 +4779,7 @@ func (ec *executionContext) _EventEdge_node(ctx context.Context, field graphql.C
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_EventEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "EventEdge",
@@ -4738,6 +4812,7 @@ func (ec *executionContext) _Knowledge_title(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Knowledge_title(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Knowledge", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4761,6 +4836,7 @@ func (ec *executionContext) _Knowledge_text(ctx context.Context, field graphql.C
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Knowledge_text(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Knowledge", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4784,6 +4860,7 @@ func (ec *executionContext) _LeadContact_number(ctx context.Context, field graph
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_LeadContact_number(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("LeadContact", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4807,6 +4884,7 @@ func (ec *executionContext) _LeadContact_email(ctx context.Context, field graphq
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_LeadContact_email(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("LeadContact", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4830,6 +4908,7 @@ func (ec *executionContext) _LeadContact_name(ctx context.Context, field graphql
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_LeadContact_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("LeadContact", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4853,6 +4932,7 @@ func (ec *executionContext) _Model_provider(ctx context.Context, field graphql.C
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Model_provider(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type ModelProvider does not have child fields"))
 }
@@ -4876,6 +4956,7 @@ func (ec *executionContext) _Model_name(ctx context.Context, field graphql.Colle
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Model_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4899,6 +4980,7 @@ func (ec *executionContext) _Model_baseUrl(ctx context.Context, field graphql.Co
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Model_baseUrl(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4922,6 +5004,7 @@ func (ec *executionContext) _Model_hasApiKey(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Model_hasApiKey(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -4945,6 +5028,7 @@ func (ec *executionContext) _Model_temperature(ctx context.Context, field graphq
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Model_temperature(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type Float does not have child fields"))
 }
@@ -4968,6 +5052,7 @@ func (ec *executionContext) _Model_maxOutputTokens(ctx context.Context, field gr
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Model_maxOutputTokens(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -4991,6 +5076,7 @@ func (ec *executionContext) _Model_timeoutSeconds(ctx context.Context, field gra
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Model_timeoutSeconds(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -5015,6 +5101,7 @@ func (ec *executionContext) _Mutation_chat(ctx context.Context, field graphql.Co
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Mutation_chat(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5059,6 +5146,7 @@ func (ec *executionContext) _Mutation_createWebhookEndpoint(ctx context.Context,
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Mutation_createWebhookEndpoint(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5103,6 +5191,7 @@ func (ec *executionContext) _Mutation_updateWebhookEndpoint(ctx context.Context,
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Mutation_updateWebhookEndpoint(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5147,6 +5236,7 @@ func (ec *executionContext) _Mutation_deleteWebhookEndpoint(ctx context.Context,
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Mutation_deleteWebhookEndpoint(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5191,6 +5281,7 @@ func (ec *executionContext) _Mutation_rotateWebhookSecret(ctx context.Context, f
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Mutation_rotateWebhookSecret(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5235,6 +5326,7 @@ func (ec *executionContext) _Mutation_createAgent(ctx context.Context, field gra
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Mutation_createAgent(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5279,6 +5371,7 @@ func (ec *executionContext) _Mutation_updateAgent(ctx context.Context, field gra
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Mutation_updateAgent(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5323,6 +5416,7 @@ func (ec *executionContext) _Mutation_deleteAgent(ctx context.Context, field gra
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Mutation_deleteAgent(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5366,6 +5460,7 @@ func (ec *executionContext) _PageInfo_hasNextPage(ctx context.Context, field gra
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_PageInfo_hasNextPage(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("PageInfo", field, false, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -5389,6 +5484,7 @@ func (ec *executionContext) _PageInfo_hasPreviousPage(ctx context.Context, field
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_PageInfo_hasPreviousPage(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("PageInfo", field, false, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -5412,6 +5508,7 @@ func (ec *executionContext) _PageInfo_startCursor(ctx context.Context, field gra
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_PageInfo_startCursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("PageInfo", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -5435,6 +5532,7 @@ func (ec *executionContext) _PageInfo_endCursor(ctx context.Context, field graph
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_PageInfo_endCursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("PageInfo", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -5458,6 +5556,7 @@ func (ec *executionContext) _Query_viewer(ctx context.Context, field graphql.Col
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query_viewer(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5491,6 +5590,7 @@ func (ec *executionContext) _Query_agents(ctx context.Context, field graphql.Col
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query_agents(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5535,6 +5635,7 @@ func (ec *executionContext) _Query_agent(ctx context.Context, field graphql.Coll
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query_agent(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5578,6 +5679,7 @@ func (ec *executionContext) _Query_webhookEndpoints(ctx context.Context, field g
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query_webhookEndpoints(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5611,6 +5713,7 @@ func (ec *executionContext) _Query_webhookEndpoint(ctx context.Context, field gr
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query_webhookEndpoint(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5655,6 +5758,7 @@ func (ec *executionContext) _Query_deliveries(ctx context.Context, field graphql
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query_deliveries(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5699,6 +5803,7 @@ func (ec *executionContext) _Query_delivery(ctx context.Context, field graphql.C
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query_delivery(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5743,6 +5848,7 @@ func (ec *executionContext) _Query_events(ctx context.Context, field graphql.Col
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query_events(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5786,6 +5892,7 @@ func (ec *executionContext) _Query_feedCursor(ctx context.Context, field graphql
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query_feedCursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Query", field, true, true, errors.New("field of type String does not have child fields"))
 }
@@ -5810,6 +5917,7 @@ func (ec *executionContext) _Query___type(ctx context.Context, field graphql.Col
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query___type(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5853,6 +5961,7 @@ func (ec *executionContext) _Query___schema(ctx context.Context, field graphql.C
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_Query___schema(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5885,6 +5994,7 @@ func (ec *executionContext) _RotateWebhookSecretPayload_endpoint(ctx context.Con
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_RotateWebhookSecretPayload_endpoint(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "RotateWebhookSecretPayload",
@@ -5917,6 +6027,7 @@ func (ec *executionContext) _RotateWebhookSecretPayload_secret(ctx context.Conte
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_RotateWebhookSecretPayload_secret(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("RotateWebhookSecretPayload", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -5940,6 +6051,7 @@ func (ec *executionContext) _RotateWebhookSecretPayload_previousExpiresAt(ctx co
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_RotateWebhookSecretPayload_previousExpiresAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("RotateWebhookSecretPayload", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -5964,6 +6076,7 @@ func (ec *executionContext) _Subscription_events(ctx context.Context, field grap
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Subscription_events(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Subscription",
@@ -6008,6 +6121,7 @@ func (ec *executionContext) _Subscription_deliveries(ctx context.Context, field 
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Subscription_deliveries(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Subscription",
@@ -6051,6 +6165,7 @@ func (ec *executionContext) _TokenUsage_inputTokens(ctx context.Context, field g
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_TokenUsage_inputTokens(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("TokenUsage", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -6074,6 +6189,7 @@ func (ec *executionContext) _TokenUsage_outputTokens(ctx context.Context, field 
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_TokenUsage_outputTokens(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("TokenUsage", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -6097,6 +6213,7 @@ func (ec *executionContext) _TokenUsage_totalTokens(ctx context.Context, field g
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_TokenUsage_totalTokens(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("TokenUsage", field, true, false, errors.New("field of type Int does not have child fields"))
 }
@@ -6120,6 +6237,7 @@ func (ec *executionContext) _TokenUsage_source(ctx context.Context, field graphq
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_TokenUsage_source(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("TokenUsage", field, true, true, errors.New("field of type String does not have child fields"))
 }
@@ -6143,6 +6261,7 @@ func (ec *executionContext) _Viewer_business(ctx context.Context, field graphql.
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Viewer_business(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Viewer",
@@ -6175,6 +6294,7 @@ func (ec *executionContext) _Viewer_scope(ctx context.Context, field graphql.Col
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Viewer_scope(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Viewer", field, true, true, errors.New("field of type Scope does not have child fields"))
 }
@@ -6198,6 +6318,7 @@ func (ec *executionContext) _Viewer_credential(ctx context.Context, field graphq
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_Viewer_credential(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Viewer", field, true, true, errors.New("field of type String does not have child fields"))
 }
@@ -6221,6 +6342,7 @@ func (ec *executionContext) _WebhookEndpoint_id(ctx context.Context, field graph
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_WebhookEndpoint_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -6244,6 +6366,7 @@ func (ec *executionContext) _WebhookEndpoint_url(ctx context.Context, field grap
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_WebhookEndpoint_url(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6267,6 +6390,7 @@ func (ec *executionContext) _WebhookEndpoint_events(ctx context.Context, field g
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_WebhookEndpoint_events(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type EventType does not have child fields"))
 }
@@ -6290,6 +6414,7 @@ func (ec *executionContext) _WebhookEndpoint_createdAt(ctx context.Context, fiel
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_WebhookEndpoint_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -6313,6 +6438,7 @@ func (ec *executionContext) _WebhookEndpoint_status(ctx context.Context, field g
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_WebhookEndpoint_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type EndpointStatus does not have child fields"))
 }
@@ -6336,6 +6462,7 @@ func (ec *executionContext) _WebhookEndpoint_disabledReason(ctx context.Context,
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext_WebhookEndpoint_disabledReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6360,6 +6487,7 @@ func (ec *executionContext) _WebhookEndpoint_deliveries(ctx context.Context, fie
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext_WebhookEndpoint_deliveries(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "WebhookEndpoint",
@@ -6403,6 +6531,7 @@ func (ec *executionContext) ___Directive_name(ctx context.Context, field graphql
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Directive_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Directive", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6426,6 +6555,7 @@ func (ec *executionContext) ___Directive_description(ctx context.Context, field 
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Directive_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Directive", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6449,6 +6579,7 @@ func (ec *executionContext) ___Directive_isRepeatable(ctx context.Context, field
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Directive_isRepeatable(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Directive", field, false, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -6472,6 +6603,7 @@ func (ec *executionContext) ___Directive_locations(ctx context.Context, field gr
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Directive_locations(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Directive", field, false, false, errors.New("field of type __DirectiveLocation does not have child fields"))
 }
@@ -6495,6 +6627,7 @@ func (ec *executionContext) ___Directive_args(ctx context.Context, field graphql
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Directive_args(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Directive",
@@ -6538,6 +6671,7 @@ func (ec *executionContext) ___EnumValue_name(ctx context.Context, field graphql
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___EnumValue_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__EnumValue", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6561,6 +6695,7 @@ func (ec *executionContext) ___EnumValue_description(ctx context.Context, field 
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___EnumValue_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__EnumValue", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6584,6 +6719,7 @@ func (ec *executionContext) ___EnumValue_isDeprecated(ctx context.Context, field
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___EnumValue_isDeprecated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__EnumValue", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -6607,6 +6743,7 @@ func (ec *executionContext) ___EnumValue_deprecationReason(ctx context.Context, 
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___EnumValue_deprecationReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__EnumValue", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6630,6 +6767,7 @@ func (ec *executionContext) ___Field_name(ctx context.Context, field graphql.Col
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Field_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Field", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6653,6 +6791,7 @@ func (ec *executionContext) ___Field_description(ctx context.Context, field grap
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Field_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Field", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6676,6 +6815,7 @@ func (ec *executionContext) ___Field_args(ctx context.Context, field graphql.Col
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Field_args(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Field",
@@ -6719,6 +6859,7 @@ func (ec *executionContext) ___Field_type(ctx context.Context, field graphql.Col
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Field_type(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Field",
@@ -6751,6 +6892,7 @@ func (ec *executionContext) ___Field_isDeprecated(ctx context.Context, field gra
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Field_isDeprecated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Field", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -6774,6 +6916,7 @@ func (ec *executionContext) ___Field_deprecationReason(ctx context.Context, fiel
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Field_deprecationReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Field", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6797,6 +6940,7 @@ func (ec *executionContext) ___InputValue_name(ctx context.Context, field graphq
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___InputValue_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__InputValue", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6820,6 +6964,7 @@ func (ec *executionContext) ___InputValue_description(ctx context.Context, field
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___InputValue_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__InputValue", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6843,6 +6988,7 @@ func (ec *executionContext) ___InputValue_type(ctx context.Context, field graphq
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___InputValue_type(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__InputValue",
@@ -6875,6 +7021,7 @@ func (ec *executionContext) ___InputValue_defaultValue(ctx context.Context, fiel
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___InputValue_defaultValue(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__InputValue", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6898,6 +7045,7 @@ func (ec *executionContext) ___InputValue_isDeprecated(ctx context.Context, fiel
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___InputValue_isDeprecated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__InputValue", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -6921,6 +7069,7 @@ func (ec *executionContext) ___InputValue_deprecationReason(ctx context.Context,
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___InputValue_deprecationReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__InputValue", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6944,6 +7093,7 @@ func (ec *executionContext) ___Schema_description(ctx context.Context, field gra
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Schema_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Schema", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6967,6 +7117,7 @@ func (ec *executionContext) ___Schema_types(ctx context.Context, field graphql.C
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Schema_types(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Schema",
@@ -6999,6 +7150,7 @@ func (ec *executionContext) ___Schema_queryType(ctx context.Context, field graph
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Schema_queryType(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Schema",
@@ -7031,6 +7183,7 @@ func (ec *executionContext) ___Schema_mutationType(ctx context.Context, field gr
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Schema_mutationType(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Schema",
@@ -7063,6 +7216,7 @@ func (ec *executionContext) ___Schema_subscriptionType(ctx context.Context, fiel
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Schema_subscriptionType(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Schema",
@@ -7095,6 +7249,7 @@ func (ec *executionContext) ___Schema_directives(ctx context.Context, field grap
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Schema_directives(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Schema",
@@ -7127,6 +7282,7 @@ func (ec *executionContext) ___Type_kind(ctx context.Context, field graphql.Coll
 		true,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_kind(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Type", field, true, false, errors.New("field of type __TypeKind does not have child fields"))
 }
@@ -7150,6 +7306,7 @@ func (ec *executionContext) ___Type_name(ctx context.Context, field graphql.Coll
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Type", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -7173,6 +7330,7 @@ func (ec *executionContext) ___Type_description(ctx context.Context, field graph
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Type", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -7196,6 +7354,7 @@ func (ec *executionContext) ___Type_specifiedByURL(ctx context.Context, field gr
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_specifiedByURL(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Type", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -7220,6 +7379,7 @@ func (ec *executionContext) ___Type_fields(ctx context.Context, field graphql.Co
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_fields(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7263,6 +7423,7 @@ func (ec *executionContext) ___Type_interfaces(ctx context.Context, field graphq
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_interfaces(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7295,6 +7456,7 @@ func (ec *executionContext) ___Type_possibleTypes(ctx context.Context, field gra
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_possibleTypes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7328,6 +7490,7 @@ func (ec *executionContext) ___Type_enumValues(ctx context.Context, field graphq
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_enumValues(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7371,6 +7534,7 @@ func (ec *executionContext) ___Type_inputFields(ctx context.Context, field graph
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_inputFields(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7403,6 +7567,7 @@ func (ec *executionContext) ___Type_ofType(ctx context.Context, field graphql.Co
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_ofType(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7435,6 +7600,7 @@ func (ec *executionContext) ___Type_isOneOf(ctx context.Context, field graphql.C
 		false,
 	)
 }
+
 func (ec *executionContext) fieldContext___Type_isOneOf(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Type", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -11265,7 +11431,7 @@ func (ec *executionContext) unmarshalOConcurrencyPolicy2ᚖparleyᚋstoreᚐConc
 	if v == nil {
 		return nil, nil
 	}
-	var res = new(store.ConcurrencyPolicy)
+	res := new(store.ConcurrencyPolicy)
 	err := res.UnmarshalGQL(v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
@@ -11288,7 +11454,7 @@ func (ec *executionContext) unmarshalODeliveryStatus2ᚖparleyᚋstoreᚐDeliver
 	if v == nil {
 		return nil, nil
 	}
-	var res = new(store.DeliveryStatus)
+	res := new(store.DeliveryStatus)
 	err := res.UnmarshalGQL(v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
@@ -11304,7 +11470,7 @@ func (ec *executionContext) unmarshalOEndpointStatus2ᚖparleyᚋstoreᚐEndpoin
 	if v == nil {
 		return nil, nil
 	}
-	var res = new(store.EndpointStatus)
+	res := new(store.EndpointStatus)
 	err := res.UnmarshalGQL(v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
@@ -11417,7 +11583,7 @@ func (ec *executionContext) unmarshalOJSONObject2ᚖparleyᚋstoreᚐJSONObject(
 	if v == nil {
 		return nil, nil
 	}
-	var res = new(store.JSONObject)
+	res := new(store.JSONObject)
 	err := res.UnmarshalGQL(v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
@@ -11476,7 +11642,7 @@ func (ec *executionContext) unmarshalOTime2ᚖparleyᚋstoreᚐTime(ctx context.
 	if v == nil {
 		return nil, nil
 	}
-	var res = new(store.Time)
+	res := new(store.Time)
 	err := res.UnmarshalGQL(v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }

@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -29,8 +30,10 @@ type HandlerConfig struct {
 	Revoked func(ctx context.Context) bool
 	// Introspection says whether a viewer may see the schema by introspection.
 	Introspection func(*store.Viewer) bool
-	Limits        Limits
-	Log           *slog.Logger
+	// Sockets is how many WebSockets and event streams a credential may have open at a time; 100 if 0.
+	Sockets int
+	Limits  Limits
+	Log     *slog.Logger
 }
 
 const parsedQueries = 1000 // documents kept parsed
@@ -46,9 +49,15 @@ type Handler struct {
 // for ever.
 func NewHandler(cfg HandlerConfig) *Handler {
 	limits := cfg.Limits.orDefault()
+	quota := &transport.Quota{Max: cmp.Or(cfg.Sockets, 100), Of: func(ctx context.Context) string {
+		if v, err := store.ViewerOf(ctx); err == nil {
+			return v.Credential.ID
+		}
+		return ""
+	}}
 	groups := &transport.Groups{Of: shared}
-	live := &transport.WebSocket{Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit, Recheck: cfg.Revoked, Groups: groups, Log: cfg.Log}
-	events := &transport.SSE{Recheck: cfg.Revoked, Revoked: store.ErrUnauthenticated, Groups: groups, Log: cfg.Log}
+	live := &transport.WebSocket{Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit, Recheck: cfg.Revoked, Groups: groups, Quota: quota, Log: cfg.Log}
+	events := &transport.SSE{Recheck: cfg.Revoked, Revoked: store.ErrUnauthenticated, Groups: groups, Quota: quota, Log: cfg.Log}
 	executable := NewExecutableSchema(Config{Resolvers: cfg.Resolver})
 	schema := executable.Schema()
 	mustKnowScalars(schema)

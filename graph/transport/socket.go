@@ -213,6 +213,12 @@ func (s *socket) authenticate(payload json.RawMessage) {
 	if viewer == nil {
 		viewer = s.ctx
 	}
+	end, ok := s.t.Quota.enter(viewer)
+	if !ok {
+		s.close(closeTooManyInits, reasonTooMany)
+		return
+	}
+	context.AfterFunc(s.ctx, end)
 	// In one step: no operation's message can come before the ack, and no client that has seen it is refused.
 	s.mu.Lock()
 	defer s.mu.Unlock()

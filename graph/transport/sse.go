@@ -34,6 +34,9 @@ type SSE struct {
 	// Groups lets equal subscriptions share one execution; nil: each runs by itself.
 	Groups *Groups
 
+	// Quota bounds the streams of a credential. Nil: no bound.
+	Quota *Quota
+
 	// Log gets the panics of Recheck, those of resolvers being the executor's; slog.Default() if nil.
 	Log *slog.Logger
 
@@ -117,6 +120,11 @@ func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphEx
 			return false
 		}
 		defer t.leave()
+		if end, ok := t.Quota.enter(r.Context()); ok {
+			defer end()
+		} else {
+			refused = gqlerror.List{refusal(codeRateLimited, reasonTooMany)}
+		}
 	}
 	ctx, cancel := context.WithCancel(graphql.WithOperationContext(r.Context(), op))
 	var work sync.WaitGroup
@@ -124,7 +132,7 @@ func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphEx
 		cancel()
 		work.Wait()
 	}()
-	if stopping != nil && t.Recheck != nil {
+	if stopping != nil && len(refused) == 0 && t.Recheck != nil {
 		verdict := make(chan struct{})
 		revoked = verdict
 		work.Go(func() { t.recheck(ctx, verdict) })

@@ -52,6 +52,9 @@ type WebSocket struct {
 	// Groups lets equal subscriptions share one execution; nil: each runs by itself.
 	Groups *Groups
 
+	// Quota bounds the sockets of a credential: one more is closed with 4429. Nil: no bound.
+	Quota *Quota
+
 	// Log gets the panics of Authenticate and Recheck, those of resolvers being the executor's; slog.Default() if nil.
 	Log *slog.Logger
 
