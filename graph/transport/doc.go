@@ -40,7 +40,8 @@
 // Cursors. A resolver whose stream has places in a feed tells them: [Began], [Mark]. Pings carry the cursor of each such
 // operation, as far as it has been sent.
 //
-// Goroutines. Whatever a socket started has ended when its HTTP handler returns, and [WebSocket.Shutdown] waits for that.
+// Goroutines. A socket's HTTP handler returns once it is open. [WebSocket.Shutdown] waits for everything that sockets have
+// started.
 //
 // An event stream promises the same of its one operation; a slow client's response is cut, and a shutdown ends it without
 // `complete`.

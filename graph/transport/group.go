@@ -297,7 +297,9 @@ func (r runner) together(ctx context.Context, op *graphql.OperationContext, c *c
 	}
 	for {
 		c.bounded, c.until = true, g.reached()
-		errs, reached := r.alone(ctx, op, c, to)
+		var errs gqlerror.List
+		var reached *Place
+		aside(func() { errs, reached = r.alone(ctx, op, c, to) })
 		if reached == nil {
 			return errs
 		}

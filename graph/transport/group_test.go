@@ -130,7 +130,7 @@ func TestGroupsLeaveASlowMemberBehind(t *testing.T) {
 	fast, slow := w.connect(t), w.connect(t)
 	fast.subscribe("f", `subscription{numbers(after:"c0")}`)
 	slow.subscribe("s", `subscription{numbers(after:"c0")}`)
-	const count = 20_000 // far more than its queue and the kernel hold
+	const count = 10_000 // far more than its queue and the kernel hold
 	for n := int64(1); n <= count; n++ {
 		w.log.add()
 		fast.expect(numberMessage("f", n))

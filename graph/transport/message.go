@@ -136,14 +136,19 @@ func completeMessage(id string) []byte {
 }
 
 func errorMessage(id string, errs gqlerror.List) []byte {
-	if len(errs) == 0 { // an error presenter may hide an error, and the message needs one
-		errs = gqlerror.List{refusal(codeInternal, "internal error")}
-	}
-	payload, err := json.Marshal(errs)
+	payload, err := json.Marshal(orInternal(errs))
 	if err != nil {
 		payload = []byte(`[` + internalError + `]`)
 	}
 	return append(append(messageHead(id, "error"), payload...), '}')
+}
+
+// orInternal puts something in the place of an error that the error presenter hides: who is refused must see that.
+func orInternal(errs gqlerror.List) gqlerror.List {
+	if len(errs) == 0 {
+		return gqlerror.List{refusal(codeInternal, "internal error")}
+	}
+	return errs
 }
 
 // shorten cuts a close reason to what a close frame holds, between two characters.

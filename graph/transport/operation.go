@@ -101,14 +101,11 @@ func (s *socket) execute(ctx context.Context, op *operation, params *graphql.Raw
 			last = errorMessage(op.id, presentPanic(ctx, s.exec, v))
 		}
 	}()
-	if s.t.Admit != nil {
-		if err := s.t.Admit(ctx); err != nil {
-			return errorMessage(op.id, present(ctx, s.exec, err))
-		}
-	}
-	opCtx, errs := s.exec.CreateOperationContext(ctx, params)
+	var opCtx *graphql.OperationContext
+	var errs gqlerror.List
+	aside(func() { opCtx, errs = s.accept(ctx, params) })
 	if len(errs) > 0 {
-		return errorMessage(op.id, s.exec.DispatchError(graphql.WithOperationContext(ctx, opCtx), errs).Errors)
+		return errorMessage(op.id, errs)
 	}
 	if !isStream(opCtx) {
 		brief()
@@ -118,6 +115,20 @@ func (s *socket) execute(ctx context.Context, op *operation, params *graphql.Raw
 		return errorMessage(op.id, errs)
 	}
 	return completeMessage(op.id)
+}
+
+// accept has the executor take an operation.
+func (s *socket) accept(ctx context.Context, params *graphql.RawParams) (*graphql.OperationContext, gqlerror.List) {
+	if s.t.Admit != nil {
+		if err := s.t.Admit(ctx); err != nil {
+			return nil, orInternal(present(ctx, s.exec, err))
+		}
+	}
+	opCtx, errs := s.exec.CreateOperationContext(ctx, params)
+	if len(errs) > 0 {
+		errs = orInternal(s.exec.DispatchError(graphql.WithOperationContext(ctx, opCtx), errs).Errors)
+	}
+	return opCtx, errs
 }
 
 // socketSink sends an operation's results as `next` messages.

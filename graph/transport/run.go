@@ -34,7 +34,10 @@ func (r runner) run(ctx context.Context, op *graphql.OperationContext, c *course
 		}
 	}()
 	if r.groups != nil && isStream(op) {
-		if shared, ok := r.groups.Of(ctx, op); ok {
+		var shared Shared
+		var ok bool
+		aside(func() { shared, ok = r.groups.Of(ctx, op) })
+		if ok {
 			return r.together(ctx, op, c, shared, to)
 		}
 	}
@@ -77,4 +80,20 @@ func (r runner) alone(ctx context.Context, op *graphql.OperationContext, c *cour
 		return cutOff(), nil
 	}
 	return nil, reached
+}
+
+// aside runs f on a stack of its own, which goes when f returns: executions need a deep one, and who waits for days should
+// not keep it.
+func aside(f func()) {
+	var panicked any
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { panicked = recover() }()
+		f()
+	}()
+	<-done
+	if panicked != nil {
+		panic(panicked)
+	}
 }

@@ -315,7 +315,7 @@ func (c *client) receive() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if c.pings || string(data) != `{"type":"ping"}` {
+		if c.pings || !strings.HasPrefix(string(data), `{"type":"ping"`) {
 			return string(data), nil
 		}
 	}
