@@ -31,6 +31,7 @@ type Settings struct {
 	TurnTimeout          time.Duration `name:"turn-timeout" aliases:"parley-turn-timeout" env:"PARLEY_TURN_TIMEOUT" default:"60s" placeholder:"DURATION" help:"Deadline of one turn (default: ${default})."`
 	RateLimit            string        `name:"rate-limit" aliases:"parley-rate-limit" env:"PARLEY_RATE_LIMIT" default:"" placeholder:"N" help:"Requests a minute for each credential; empty: no limit."`
 	Retention            time.Duration `name:"retention" aliases:"parley-retention" env:"PARLEY_RETENTION" default:"720h" placeholder:"DURATION" help:"How long events, deliveries and messages are kept (default: ${default})."`
+	AllowedOrigins       string        `name:"allowed-origins" aliases:"parley-allowed-origins" env:"PARLEY_ALLOWED_ORIGINS" default:"" placeholder:"LIST" help:"Comma separated origins, such as https://app.example.com, whose pages may call the server from a browser; its own may always."`
 	PrivateHosts         string        `name:"private-hosts" aliases:"parley-private-hosts" env:"PARLEY_PRIVATE_HOSTS" default:"" placeholder:"LIST" help:"Comma separated host:port or CIDR list that is trusted for model base URLs and tools, such as localhost:11434."`
 	OpenAIKey            string        `name:"openai-api-key" env:"OPENAI_API_KEY" default:"" placeholder:"KEY" help:"OpenAI, or a compatible server: the key."`
 	OpenAIBaseURL        string        `name:"openai-base-url" env:"OPENAI_BASE_URL" default:"" placeholder:"URL" help:"OpenAI, or a compatible server: the address."`
@@ -86,6 +87,8 @@ func (s *Settings) Validate() error {
 	limits := []int{s.GraphQLMaxTokens, s.GraphQLMaxDepth, s.GraphQLMaxAliases, s.GraphQLMaxRootFields, s.GraphQLMaxCost}
 	check(slices.Min(limits) > 0, "PARLEY_GRAPHQL_MAX_…", "must each be 1 or more")
 	check(s.MaxSockets > 0, "PARLEY_MAX_SOCKETS", "must be 1 or more")
+	_, err = parseOrigins(s.AllowedOrigins)
+	check(err == nil, "PARLEY_ALLOWED_ORIGINS", fmt.Sprintf("must be a comma separated list of origins such as https://app.example.com (%v)", err))
 	_, err = egress.NewGuard(egress.Policy{Trusted: s.privateHosts()})
 	check(err == nil, "PARLEY_PRIVATE_HOSTS", fmt.Sprintf("must be a comma separated list of host:port or CIDR (%v)", err))
 	if s.OpenAIBaseURL != "" {

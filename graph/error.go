@@ -67,6 +67,9 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 			}
 			out.Message = "something went wrong on our side"
 			out.Extensions = map[string]any{"code": codeInternal}
+			if id := store.RequestID(ctx); id != "" {
+				out.Extensions["requestId"] = id // the log has it beside the cause
+			}
 		}
 		return out
 	}

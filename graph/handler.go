@@ -28,6 +28,8 @@ type HandlerConfig struct {
 	Admit func(ctx context.Context) error
 	// Revoked says whether the credential of an open WebSocket or event stream has been revoked.
 	Revoked func(ctx context.Context) bool
+	// CheckOrigin says whether a page of the request's origin may open a WebSocket; nil: one of this host.
+	CheckOrigin func(*http.Request) bool
 	// Introspection says whether a viewer may see the schema by introspection.
 	Introspection func(*store.Viewer) bool
 	// Sockets is how many WebSockets and event streams a credential may have open at a time; 100 if 0.
@@ -56,7 +58,10 @@ func NewHandler(cfg HandlerConfig) *Handler {
 		return ""
 	}}
 	groups := &transport.Groups{Of: shared}
-	live := &transport.WebSocket{Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit, Recheck: cfg.Revoked, Groups: groups, Quota: quota, Log: cfg.Log}
+	live := &transport.WebSocket{
+		Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit, Recheck: cfg.Revoked,
+		CheckOrigin: cfg.CheckOrigin, Groups: groups, Quota: quota, Log: cfg.Log,
+	}
 	events := &transport.SSE{Recheck: cfg.Revoked, Revoked: store.ErrUnauthenticated, Groups: groups, Quota: quota, Log: cfg.Log}
 	executable := NewExecutableSchema(Config{Resolvers: cfg.Resolver})
 	schema := executable.Schema()

@@ -37,7 +37,8 @@ func shared(ctx context.Context, op *graphql.OperationContext) (transport.Shared
 	anyone := &store.Viewer{BusinessID: v.BusinessID, Credential: &store.Credential{Scope: v.Credential.Scope}}
 	return transport.Shared{
 		Key: string(sum[:]), Placed: field.Name == "events",
-		Context: store.WithViewer(context.Background(), anyone, nil), //nolint:contextcheck // it outlives each member
+		// It outlives each member, and has an id of its own in the log.
+		Context: store.WithRequestID(store.WithViewer(context.Background(), anyone, nil), store.NewRequestID()),
 	}, true
 }
 

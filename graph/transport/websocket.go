@@ -137,7 +137,7 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 			refuseHandshake(w, status, refusal(codeBadUserInput, reason.Error(), valueError(reason.Error(), "header")))
 		},
 	}
-	conn, err := upgrader.Upgrade(hijacker{w}, r, nil)
+	conn, err := upgrader.Upgrade(hijacker{w}, r, w.Header()) // with what others have said of the response
 	if err != nil {
 		return // answered
 	}

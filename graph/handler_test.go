@@ -1,0 +1,62 @@
+package graph_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"parley/graph"
+	"parley/store"
+)
+
+// server is the schema's handler, without a database, for an ADMIN viewer.
+func server(t *testing.T, cfg graph.HandlerConfig) (ask func(body string) (status int, answer string)) {
+	t.Helper()
+	if cfg.Resolver == nil {
+		cfg.Resolver = &graph.Resolver{}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.Introspection = func(*store.Viewer) bool { return true }
+	h := graph.NewHandler(cfg)
+	t.Cleanup(func() {
+		if err := h.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	v := &store.Viewer{BusinessID: "biz_1", Credential: &store.Credential{ID: "c", Kind: store.KindAccessToken, Scope: store.ScopeAdmin, Prefix: "at_12345"}}
+	return func(body string) (int, string) {
+		r := httptest.NewRequest(http.MethodPost, "/graphql", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r.WithContext(store.WithRequestID(store.WithViewer(r.Context(), v, nil), "req_1")))
+		return w.Code, w.Body.String()
+	}
+}
+
+func TestInternalErrorsShowTheRequestAndNothingElse(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	ask := server(t, graph.HandlerConfig{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	_, answer := ask(`{"query":"{ feedCursor }"}`) // there is no database
+	var got struct {
+		Errors []struct {
+			Message    string
+			Extensions struct{ Code, RequestID string }
+		}
+	}
+	if err := json.Unmarshal([]byte(answer), &got); err != nil || len(got.Errors) != 1 {
+		t.Fatalf("%s: %v", answer, err)
+	}
+	if e := got.Errors[0]; e.Message != "something went wrong on our side" || e.Extensions.Code != "INTERNAL" || e.Extensions.RequestID != "req_1" {
+		t.Errorf("got %s", answer)
+	}
+	if !strings.Contains(log.String(), "nil pointer") {
+		t.Errorf("the cause is not in the log: %s", log.String())
+	}
+}
