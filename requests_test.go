@@ -56,7 +56,7 @@ func TestOrigins(t *testing.T) {
 
 	for origin, allowed := range map[string]bool{friend: true, stranger: false} {
 		res, _ := ask(t, http.MethodOptions, address+"/graphql", "", "Origin", origin, "Access-Control-Request-Method", "POST")
-		if got := res.Header.Get("Access-Control-Allow-Origin") == origin && res.StatusCode == 204 &&
+		if got := res.Header.Get("Access-Control-Allow-Origin") == origin && res.StatusCode == http.StatusNoContent &&
 			strings.Contains(res.Header.Get("Access-Control-Allow-Headers"), "Authorization"); got != allowed {
 			t.Errorf("preflight of %s: %d %v", origin, res.StatusCode, res.Header)
 		}
@@ -65,7 +65,7 @@ func TestOrigins(t *testing.T) {
 		if (err == nil) != allowed {
 			t.Errorf("a WebSocket of %s: %v", origin, err)
 		}
-		if !allowed && res.StatusCode != 403 {
+		if !allowed && res.StatusCode != http.StatusForbidden {
 			t.Errorf("a WebSocket of %s: %d", origin, res.StatusCode)
 		}
 		if err == nil {

@@ -9,9 +9,7 @@ import (
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/99designs/gqlgen/graphql/handler"
 	"github.com/99designs/gqlgen/graphql/handler/extension"
-	"github.com/99designs/gqlgen/graphql/handler/lru"
 	"github.com/gorilla/websocket"
-	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/gqlerror"
 	"golang.org/x/sync/errgroup"
 
@@ -37,8 +35,6 @@ type HandlerConfig struct {
 	Limits  Limits
 	Log     *slog.Logger
 }
-
-const parsedQueries = 1000 // documents kept parsed
 
 // Handler serves /graphql: queries and mutations over HTTP, everything over WebSocket and as server-sent events.
 type Handler struct {
@@ -69,7 +65,7 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	server := handler.New(executable)
 	server.AddTransport(checked{live, schema, limits.Tokens})
 	server.AddTransport(checked{transport.HTTP{Events: events}, schema, limits.Tokens})
-	server.SetQueryCache(lru.New[*ast.QueryDocument](parsedQueries))
+	server.SetQueryCache(parsedDocuments())
 	server.SetParserTokenLimit(limits.Tokens)
 	server.SetDisableSuggestion(true)
 	server.SetValidationRulesFn(validation)
@@ -77,6 +73,7 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	server.SetRecoverFunc(recoverer(cfg.Log))
 	server.Use(extension.Introspection{})
 	server.Use(guardedIntrospection{cfg.Introspection})
+	server.Use(extension.AutomaticPersistedQuery{Cache: persistedDocuments()})
 	server.Use(&limiter{limits: limits})
 	return &Handler{server, live, events}
 }

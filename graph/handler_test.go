@@ -2,7 +2,10 @@ package graph_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -25,7 +28,7 @@ func server(t *testing.T, cfg graph.HandlerConfig) (ask func(body string) (statu
 	cfg.Introspection = func(*store.Viewer) bool { return true }
 	h := graph.NewHandler(cfg)
 	t.Cleanup(func() {
-		if err := h.Shutdown(t.Context()); err != nil {
+		if err := h.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -58,5 +61,54 @@ func TestInternalErrorsShowTheRequestAndNothingElse(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "nil pointer") {
 		t.Errorf("the cause is not in the log: %s", log.String())
+	}
+}
+
+func TestPersistedQueries(t *testing.T) {
+	t.Parallel()
+	ask := server(t, graph.HandlerConfig{})
+	hash := func(query string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(query))) }
+	body := func(query, hash string, version int) string {
+		b, _ := json.Marshal(map[string]any{"query": query, "extensions": map[string]any{"persistedQuery": map[string]any{"version": version, "sha256Hash": hash}}})
+		return string(b)
+	}
+	expect := func(request, want string) {
+		t.Helper()
+		if _, answer := ask(request); !strings.Contains(answer, want) {
+			t.Errorf("wanted %s\ngot    %s", want, answer)
+		}
+	}
+	const query, answer = `{ __typename }`, `{"data":{"__typename":"Query"}}`
+	expect(body("", hash(query), 1), `"code":"PERSISTED_QUERY_NOT_FOUND"`)
+	expect(body("", hash(query), 1), `"message":"PersistedQueryNotFound"`)
+	expect(body(query, hash("another"), 1), `"code":"BAD_USER_INPUT"`)
+	expect(body(query, hash(query), 2), `"code":"BAD_USER_INPUT"`)
+	expect(body(query, hash(query), 1), answer)
+	expect(body("", hash(query), 1), answer)
+
+	// However many others come, the cache is bounded: this one is forgotten.
+	for i := range 45 {
+		other := fmt.Sprintf("{ a%d: __typename } # %s", i, strings.Repeat("x", 100<<10))
+		expect(body(other, hash(other), 1), `{"data":{"a`)
+	}
+	expect(body("", hash(query), 1), `"code":"PERSISTED_QUERY_NOT_FOUND"`)
+}
+
+// BenchmarkHundredThousandAliases shows that a document of 100,000 aliases is refused for little: some milliseconds, which are
+// those of reading a megabyte of JSON and of the first 10,000 tokens.
+func BenchmarkHundredThousandAliases(b *testing.B) {
+	var query strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&query, " a%d:id", i)
+	}
+	body, _ := json.Marshal(map[string]string{"query": "{viewer{business{" + query.String() + "}}}"})
+	h := graph.NewHandler(graph.HandlerConfig{Resolver: &graph.Resolver{}, Log: slog.New(slog.DiscardHandler), Introspection: func(*store.Viewer) bool { return false }})
+	for b.Loop() {
+		r := httptest.NewRequest(http.MethodPost, "/graphql", bytes.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); !strings.Contains(w.Body.String(), "TOO_COMPLEX") && !strings.Contains(w.Body.String(), "1048576") {
+			b.Fatal(w.Body.String())
+		}
 	}
 }
