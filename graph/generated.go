@@ -8,11 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"sync/atomic"
-
 	"parley/agent"
 	"parley/store"
+	"strconv"
+	"sync/atomic"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/99designs/gqlgen/graphql/introspection"
@@ -42,7 +41,8 @@ type ResolverRoot interface {
 	AgentInput() AgentInputResolver
 }
 
-type DirectiveRoot struct{}
+type DirectiveRoot struct {
+}
 
 type ComplexityRoot struct {
 	Agent struct {
@@ -1281,7 +1281,10 @@ func newExecutionContext(
 var sources = []*ast.Source{
 	{Name: "../schema.graphqls", Input: `
 "How long a list is taken to be when the cost of an operation is counted, before it runs."
-directive @listSize(assumedSize: Int!) on FIELD_DEFINITION
+directive @listSize(
+  "So long."
+  assumedSize: Int!
+) on FIELD_DEFINITION
 
 "An instant in UTC, in RFC 3339 with microseconds."
 scalar Time
@@ -2838,7 +2841,6 @@ func (ec *executionContext) _Agent_id(ctx context.Context, field graphql.Collect
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -2862,7 +2864,6 @@ func (ec *executionContext) _Agent_name(ctx context.Context, field graphql.Colle
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -2886,7 +2887,6 @@ func (ec *executionContext) _Agent_prompt(ctx context.Context, field graphql.Col
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_prompt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -2910,7 +2910,6 @@ func (ec *executionContext) _Agent_model(ctx context.Context, field graphql.Coll
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_model(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Agent",
@@ -2943,7 +2942,6 @@ func (ec *executionContext) _Agent_knowledge(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_knowledge(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Agent",
@@ -2976,7 +2974,6 @@ func (ec *executionContext) _Agent_channelProfiles(ctx context.Context, field gr
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_channelProfiles(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Agent",
@@ -3009,7 +3006,6 @@ func (ec *executionContext) _Agent_webhookUrl(ctx context.Context, field graphql
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_webhookUrl(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3033,7 +3029,6 @@ func (ec *executionContext) _Agent_webhookEndpoint(ctx context.Context, field gr
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_webhookEndpoint(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Agent",
@@ -3046,7 +3041,6 @@ func (ec *executionContext) fieldContext_Agent_webhookEndpoint(_ context.Context
 	}
 	return fc, nil
 }
-
 func (ec *executionContext) resolveBatch_Agent_webhookEndpoint(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (any, error) {
 	resolver := ec.Resolvers.Agent()
 	if batch, ok := graphql.BatchParentsFor[*store.Agent](ctx, "Agent"); ok {
@@ -3090,7 +3084,6 @@ func (ec *executionContext) _Agent_onConcurrent(ctx context.Context, field graph
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_onConcurrent(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type ConcurrencyPolicy does not have child fields"))
 }
@@ -3114,7 +3107,6 @@ func (ec *executionContext) _Agent_createdAt(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -3138,7 +3130,6 @@ func (ec *executionContext) _Agent_updatedAt(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Agent_updatedAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -3162,7 +3153,6 @@ func (ec *executionContext) _AgentConnection_edges(ctx context.Context, field gr
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_AgentConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "AgentConnection",
@@ -3195,7 +3185,6 @@ func (ec *executionContext) _AgentConnection_nodes(ctx context.Context, field gr
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_AgentConnection_nodes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "AgentConnection",
@@ -3228,7 +3217,6 @@ func (ec *executionContext) _AgentConnection_pageInfo(ctx context.Context, field
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_AgentConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "AgentConnection",
@@ -3261,7 +3249,6 @@ func (ec *executionContext) _AgentEdge_cursor(ctx context.Context, field graphql
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_AgentEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("AgentEdge", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3285,7 +3272,6 @@ func (ec *executionContext) _AgentEdge_node(ctx context.Context, field graphql.C
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_AgentEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "AgentEdge",
@@ -3318,7 +3304,6 @@ func (ec *executionContext) _Business_id(ctx context.Context, field graphql.Coll
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Business_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Business", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -3342,7 +3327,6 @@ func (ec *executionContext) _Business_name(ctx context.Context, field graphql.Co
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Business_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Business", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3366,7 +3350,6 @@ func (ec *executionContext) _ChannelProfile_channel(ctx context.Context, field g
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChannelProfile_channel(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChannelProfile", field, false, false, errors.New("field of type Channel does not have child fields"))
 }
@@ -3390,7 +3373,6 @@ func (ec *executionContext) _ChannelProfile_instructions(ctx context.Context, fi
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChannelProfile_instructions(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChannelProfile", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3414,7 +3396,6 @@ func (ec *executionContext) _ChannelProfile_maxLength(ctx context.Context, field
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChannelProfile_maxLength(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChannelProfile", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -3438,7 +3419,6 @@ func (ec *executionContext) _ChatReply_reply(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChatReply_reply(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3462,7 +3442,6 @@ func (ec *executionContext) _ChatReply_sessionId(ctx context.Context, field grap
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChatReply_sessionId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -3486,7 +3465,6 @@ func (ec *executionContext) _ChatReply_messageId(ctx context.Context, field grap
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChatReply_messageId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -3510,7 +3488,6 @@ func (ec *executionContext) _ChatReply_runId(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChatReply_runId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -3534,7 +3511,6 @@ func (ec *executionContext) _ChatReply_channel(ctx context.Context, field graphq
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChatReply_channel(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type Channel does not have child fields"))
 }
@@ -3558,7 +3534,6 @@ func (ec *executionContext) _ChatReply_status(ctx context.Context, field graphql
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChatReply_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type RunStatus does not have child fields"))
 }
@@ -3582,7 +3557,6 @@ func (ec *executionContext) _ChatReply_model(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChatReply_model(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("ChatReply", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3606,7 +3580,6 @@ func (ec *executionContext) _ChatReply_usage(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_ChatReply_usage(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "ChatReply",
@@ -3639,7 +3612,6 @@ func (ec *executionContext) _CreateWebhookEndpointPayload_endpoint(ctx context.C
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_CreateWebhookEndpointPayload_endpoint(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "CreateWebhookEndpointPayload",
@@ -3672,7 +3644,6 @@ func (ec *executionContext) _CreateWebhookEndpointPayload_secret(ctx context.Con
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_CreateWebhookEndpointPayload_secret(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("CreateWebhookEndpointPayload", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -3696,7 +3667,6 @@ func (ec *executionContext) _Delivery_id(ctx context.Context, field graphql.Coll
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Delivery_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Delivery", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -3720,7 +3690,6 @@ func (ec *executionContext) _Delivery_status(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Delivery_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Delivery", field, false, false, errors.New("field of type DeliveryStatus does not have child fields"))
 }
@@ -3744,7 +3713,6 @@ func (ec *executionContext) _Delivery_endpoint(ctx context.Context, field graphq
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Delivery_endpoint(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Delivery",
@@ -3757,7 +3725,6 @@ func (ec *executionContext) fieldContext_Delivery_endpoint(_ context.Context, fi
 	}
 	return fc, nil
 }
-
 func (ec *executionContext) resolveBatch_Delivery_endpoint(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (any, error) {
 	resolver := ec.Resolvers.Delivery()
 	if batch, ok := graphql.BatchParentsFor[*store.Delivery](ctx, "Delivery"); ok {
@@ -3801,7 +3768,6 @@ func (ec *executionContext) _Delivery_event(ctx context.Context, field graphql.C
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Delivery_event(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Delivery",
@@ -3814,7 +3780,6 @@ func (ec *executionContext) fieldContext_Delivery_event(_ context.Context, field
 	}
 	return fc, nil
 }
-
 func (ec *executionContext) resolveBatch_Delivery_event(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (any, error) {
 	resolver := ec.Resolvers.Delivery()
 	if batch, ok := graphql.BatchParentsFor[*store.Delivery](ctx, "Delivery"); ok {
@@ -3858,7 +3823,6 @@ func (ec *executionContext) _Delivery_createdAt(ctx context.Context, field graph
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Delivery_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Delivery", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -3882,7 +3846,6 @@ func (ec *executionContext) _Delivery_nextAttemptAt(ctx context.Context, field g
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Delivery_nextAttemptAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Delivery", field, true, false, errors.New("field of type Time does not have child fields"))
 }
@@ -3906,7 +3869,6 @@ func (ec *executionContext) _Delivery_attempts(ctx context.Context, field graphq
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Delivery_attempts(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Delivery",
@@ -3919,7 +3881,6 @@ func (ec *executionContext) fieldContext_Delivery_attempts(_ context.Context, fi
 	}
 	return fc, nil
 }
-
 func (ec *executionContext) resolveBatch_Delivery_attempts(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (any, error) {
 	resolver := ec.Resolvers.Delivery()
 	if batch, ok := graphql.BatchParentsFor[*store.Delivery](ctx, "Delivery"); ok {
@@ -3963,7 +3924,6 @@ func (ec *executionContext) _DeliveryAttempt_number(ctx context.Context, field g
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryAttempt_number(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -3987,7 +3947,6 @@ func (ec *executionContext) _DeliveryAttempt_trigger(ctx context.Context, field 
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryAttempt_trigger(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type AttemptTrigger does not have child fields"))
 }
@@ -4011,7 +3970,6 @@ func (ec *executionContext) _DeliveryAttempt_startedAt(ctx context.Context, fiel
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryAttempt_startedAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -4035,7 +3993,6 @@ func (ec *executionContext) _DeliveryAttempt_durationMs(ctx context.Context, fie
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryAttempt_durationMs(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -4059,7 +4016,6 @@ func (ec *executionContext) _DeliveryAttempt_statusCode(ctx context.Context, fie
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryAttempt_statusCode(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -4083,7 +4039,6 @@ func (ec *executionContext) _DeliveryAttempt_error(ctx context.Context, field gr
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryAttempt_error(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4107,7 +4062,6 @@ func (ec *executionContext) _DeliveryAttempt_responseBody(ctx context.Context, f
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryAttempt_responseBody(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4131,7 +4085,6 @@ func (ec *executionContext) _DeliveryConnection_edges(ctx context.Context, field
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "DeliveryConnection",
@@ -4164,7 +4117,6 @@ func (ec *executionContext) _DeliveryConnection_nodes(ctx context.Context, field
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryConnection_nodes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "DeliveryConnection",
@@ -4197,7 +4149,6 @@ func (ec *executionContext) _DeliveryConnection_pageInfo(ctx context.Context, fi
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "DeliveryConnection",
@@ -4230,7 +4181,6 @@ func (ec *executionContext) _DeliveryEdge_cursor(ctx context.Context, field grap
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("DeliveryEdge", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4254,7 +4204,6 @@ func (ec *executionContext) _DeliveryEdge_node(ctx context.Context, field graphq
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_DeliveryEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "DeliveryEdge",
@@ -4287,7 +4236,6 @@ func (ec *executionContext) _Event_id(ctx context.Context, field graphql.Collect
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -4311,7 +4259,6 @@ func (ec *executionContext) _Event_sequence(ctx context.Context, field graphql.C
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_sequence(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type Int does not have child fields"))
 }
@@ -4335,7 +4282,6 @@ func (ec *executionContext) _Event_conversationId(ctx context.Context, field gra
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_conversationId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -4359,7 +4305,6 @@ func (ec *executionContext) _Event_sessionId(ctx context.Context, field graphql.
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_sessionId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -4383,7 +4328,6 @@ func (ec *executionContext) _Event_runId(ctx context.Context, field graphql.Coll
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_runId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type ID does not have child fields"))
 }
@@ -4407,7 +4351,6 @@ func (ec *executionContext) _Event_type(ctx context.Context, field graphql.Colle
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_type(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type EventType does not have child fields"))
 }
@@ -4431,7 +4374,6 @@ func (ec *executionContext) _Event_channel(ctx context.Context, field graphql.Co
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_channel(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type Channel does not have child fields"))
 }
@@ -4455,7 +4397,6 @@ func (ec *executionContext) _Event_direction(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_direction(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type Direction does not have child fields"))
 }
@@ -4479,7 +4420,6 @@ func (ec *executionContext) _Event_timestamp(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_timestamp(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -4503,7 +4443,6 @@ func (ec *executionContext) _Event_agentId(ctx context.Context, field graphql.Co
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_agentId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -4527,7 +4466,6 @@ func (ec *executionContext) _Event_leadId(ctx context.Context, field graphql.Col
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_leadId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type ID does not have child fields"))
 }
@@ -4551,7 +4489,6 @@ func (ec *executionContext) _Event_leadContact(ctx context.Context, field graphq
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_leadContact(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Event",
@@ -4584,7 +4521,6 @@ func (ec *executionContext) _Event_leadCreated(ctx context.Context, field graphq
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_leadCreated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type Boolean does not have child fields"))
 }
@@ -4608,7 +4544,6 @@ func (ec *executionContext) _Event_businessId(ctx context.Context, field graphql
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_businessId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -4632,7 +4567,6 @@ func (ec *executionContext) _Event_data(ctx context.Context, field graphql.Colle
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Event_data(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type JSONObject does not have child fields"))
 }
@@ -4656,7 +4590,6 @@ func (ec *executionContext) _EventConnection_edges(ctx context.Context, field gr
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_EventConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "EventConnection",
@@ -4689,7 +4622,6 @@ func (ec *executionContext) _EventConnection_nodes(ctx context.Context, field gr
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_EventConnection_nodes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "EventConnection",
@@ -4722,7 +4654,6 @@ func (ec *executionContext) _EventConnection_pageInfo(ctx context.Context, field
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_EventConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "EventConnection",
@@ -4755,7 +4686,6 @@ func (ec *executionContext) _EventEdge_cursor(ctx context.Context, field graphql
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_EventEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("EventEdge", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4779,7 +4709,6 @@ func (ec *executionContext) _EventEdge_node(ctx context.Context, field graphql.C
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_EventEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "EventEdge",
@@ -4812,7 +4741,6 @@ func (ec *executionContext) _Knowledge_title(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Knowledge_title(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Knowledge", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4836,7 +4764,6 @@ func (ec *executionContext) _Knowledge_text(ctx context.Context, field graphql.C
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Knowledge_text(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Knowledge", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4860,7 +4787,6 @@ func (ec *executionContext) _LeadContact_number(ctx context.Context, field graph
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_LeadContact_number(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("LeadContact", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4884,7 +4810,6 @@ func (ec *executionContext) _LeadContact_email(ctx context.Context, field graphq
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_LeadContact_email(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("LeadContact", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4908,7 +4833,6 @@ func (ec *executionContext) _LeadContact_name(ctx context.Context, field graphql
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_LeadContact_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("LeadContact", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4932,7 +4856,6 @@ func (ec *executionContext) _Model_provider(ctx context.Context, field graphql.C
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Model_provider(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type ModelProvider does not have child fields"))
 }
@@ -4956,7 +4879,6 @@ func (ec *executionContext) _Model_name(ctx context.Context, field graphql.Colle
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Model_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -4980,7 +4902,6 @@ func (ec *executionContext) _Model_baseUrl(ctx context.Context, field graphql.Co
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Model_baseUrl(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -5004,7 +4925,6 @@ func (ec *executionContext) _Model_hasApiKey(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Model_hasApiKey(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -5028,7 +4948,6 @@ func (ec *executionContext) _Model_temperature(ctx context.Context, field graphq
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Model_temperature(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type Float does not have child fields"))
 }
@@ -5052,7 +4971,6 @@ func (ec *executionContext) _Model_maxOutputTokens(ctx context.Context, field gr
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Model_maxOutputTokens(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -5076,7 +4994,6 @@ func (ec *executionContext) _Model_timeoutSeconds(ctx context.Context, field gra
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Model_timeoutSeconds(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Model", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -5101,7 +5018,6 @@ func (ec *executionContext) _Mutation_chat(ctx context.Context, field graphql.Co
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Mutation_chat(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5146,7 +5062,6 @@ func (ec *executionContext) _Mutation_createWebhookEndpoint(ctx context.Context,
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Mutation_createWebhookEndpoint(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5191,7 +5106,6 @@ func (ec *executionContext) _Mutation_updateWebhookEndpoint(ctx context.Context,
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Mutation_updateWebhookEndpoint(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5236,7 +5150,6 @@ func (ec *executionContext) _Mutation_deleteWebhookEndpoint(ctx context.Context,
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Mutation_deleteWebhookEndpoint(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5281,7 +5194,6 @@ func (ec *executionContext) _Mutation_rotateWebhookSecret(ctx context.Context, f
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Mutation_rotateWebhookSecret(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5326,7 +5238,6 @@ func (ec *executionContext) _Mutation_createAgent(ctx context.Context, field gra
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Mutation_createAgent(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5371,7 +5282,6 @@ func (ec *executionContext) _Mutation_updateAgent(ctx context.Context, field gra
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Mutation_updateAgent(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5416,7 +5326,6 @@ func (ec *executionContext) _Mutation_deleteAgent(ctx context.Context, field gra
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Mutation_deleteAgent(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Mutation",
@@ -5460,7 +5369,6 @@ func (ec *executionContext) _PageInfo_hasNextPage(ctx context.Context, field gra
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_PageInfo_hasNextPage(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("PageInfo", field, false, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -5484,7 +5392,6 @@ func (ec *executionContext) _PageInfo_hasPreviousPage(ctx context.Context, field
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_PageInfo_hasPreviousPage(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("PageInfo", field, false, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -5508,7 +5415,6 @@ func (ec *executionContext) _PageInfo_startCursor(ctx context.Context, field gra
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_PageInfo_startCursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("PageInfo", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -5532,7 +5438,6 @@ func (ec *executionContext) _PageInfo_endCursor(ctx context.Context, field graph
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_PageInfo_endCursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("PageInfo", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -5556,7 +5461,6 @@ func (ec *executionContext) _Query_viewer(ctx context.Context, field graphql.Col
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query_viewer(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5590,7 +5494,6 @@ func (ec *executionContext) _Query_agents(ctx context.Context, field graphql.Col
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query_agents(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5635,7 +5538,6 @@ func (ec *executionContext) _Query_agent(ctx context.Context, field graphql.Coll
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query_agent(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5679,7 +5581,6 @@ func (ec *executionContext) _Query_webhookEndpoints(ctx context.Context, field g
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query_webhookEndpoints(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5713,7 +5614,6 @@ func (ec *executionContext) _Query_webhookEndpoint(ctx context.Context, field gr
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query_webhookEndpoint(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5758,7 +5658,6 @@ func (ec *executionContext) _Query_deliveries(ctx context.Context, field graphql
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query_deliveries(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5803,7 +5702,6 @@ func (ec *executionContext) _Query_delivery(ctx context.Context, field graphql.C
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query_delivery(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5848,7 +5746,6 @@ func (ec *executionContext) _Query_events(ctx context.Context, field graphql.Col
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query_events(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5892,7 +5789,6 @@ func (ec *executionContext) _Query_feedCursor(ctx context.Context, field graphql
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query_feedCursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Query", field, true, true, errors.New("field of type String does not have child fields"))
 }
@@ -5917,7 +5813,6 @@ func (ec *executionContext) _Query___type(ctx context.Context, field graphql.Col
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query___type(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5961,7 +5856,6 @@ func (ec *executionContext) _Query___schema(ctx context.Context, field graphql.C
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_Query___schema(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Query",
@@ -5994,7 +5888,6 @@ func (ec *executionContext) _RotateWebhookSecretPayload_endpoint(ctx context.Con
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_RotateWebhookSecretPayload_endpoint(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "RotateWebhookSecretPayload",
@@ -6027,7 +5920,6 @@ func (ec *executionContext) _RotateWebhookSecretPayload_secret(ctx context.Conte
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_RotateWebhookSecretPayload_secret(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("RotateWebhookSecretPayload", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6051,7 +5943,6 @@ func (ec *executionContext) _RotateWebhookSecretPayload_previousExpiresAt(ctx co
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_RotateWebhookSecretPayload_previousExpiresAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("RotateWebhookSecretPayload", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -6076,7 +5967,6 @@ func (ec *executionContext) _Subscription_events(ctx context.Context, field grap
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Subscription_events(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Subscription",
@@ -6121,7 +6011,6 @@ func (ec *executionContext) _Subscription_deliveries(ctx context.Context, field 
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Subscription_deliveries(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Subscription",
@@ -6165,7 +6054,6 @@ func (ec *executionContext) _TokenUsage_inputTokens(ctx context.Context, field g
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_TokenUsage_inputTokens(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("TokenUsage", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -6189,7 +6077,6 @@ func (ec *executionContext) _TokenUsage_outputTokens(ctx context.Context, field 
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_TokenUsage_outputTokens(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("TokenUsage", field, false, false, errors.New("field of type Int does not have child fields"))
 }
@@ -6213,7 +6100,6 @@ func (ec *executionContext) _TokenUsage_totalTokens(ctx context.Context, field g
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_TokenUsage_totalTokens(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("TokenUsage", field, true, false, errors.New("field of type Int does not have child fields"))
 }
@@ -6237,7 +6123,6 @@ func (ec *executionContext) _TokenUsage_source(ctx context.Context, field graphq
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_TokenUsage_source(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("TokenUsage", field, true, true, errors.New("field of type String does not have child fields"))
 }
@@ -6261,7 +6146,6 @@ func (ec *executionContext) _Viewer_business(ctx context.Context, field graphql.
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Viewer_business(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "Viewer",
@@ -6294,7 +6178,6 @@ func (ec *executionContext) _Viewer_scope(ctx context.Context, field graphql.Col
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Viewer_scope(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Viewer", field, true, true, errors.New("field of type Scope does not have child fields"))
 }
@@ -6318,7 +6201,6 @@ func (ec *executionContext) _Viewer_credential(ctx context.Context, field graphq
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_Viewer_credential(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Viewer", field, true, true, errors.New("field of type String does not have child fields"))
 }
@@ -6342,7 +6224,6 @@ func (ec *executionContext) _WebhookEndpoint_id(ctx context.Context, field graph
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_WebhookEndpoint_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type ID does not have child fields"))
 }
@@ -6366,7 +6247,6 @@ func (ec *executionContext) _WebhookEndpoint_url(ctx context.Context, field grap
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_WebhookEndpoint_url(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6390,7 +6270,6 @@ func (ec *executionContext) _WebhookEndpoint_events(ctx context.Context, field g
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_WebhookEndpoint_events(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type EventType does not have child fields"))
 }
@@ -6414,7 +6293,6 @@ func (ec *executionContext) _WebhookEndpoint_createdAt(ctx context.Context, fiel
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_WebhookEndpoint_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type Time does not have child fields"))
 }
@@ -6438,7 +6316,6 @@ func (ec *executionContext) _WebhookEndpoint_status(ctx context.Context, field g
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_WebhookEndpoint_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type EndpointStatus does not have child fields"))
 }
@@ -6462,7 +6339,6 @@ func (ec *executionContext) _WebhookEndpoint_disabledReason(ctx context.Context,
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext_WebhookEndpoint_disabledReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6487,7 +6363,6 @@ func (ec *executionContext) _WebhookEndpoint_deliveries(ctx context.Context, fie
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext_WebhookEndpoint_deliveries(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "WebhookEndpoint",
@@ -6531,7 +6406,6 @@ func (ec *executionContext) ___Directive_name(ctx context.Context, field graphql
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Directive_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Directive", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6555,7 +6429,6 @@ func (ec *executionContext) ___Directive_description(ctx context.Context, field 
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Directive_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Directive", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6579,7 +6452,6 @@ func (ec *executionContext) ___Directive_isRepeatable(ctx context.Context, field
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Directive_isRepeatable(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Directive", field, false, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -6603,7 +6475,6 @@ func (ec *executionContext) ___Directive_locations(ctx context.Context, field gr
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Directive_locations(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Directive", field, false, false, errors.New("field of type __DirectiveLocation does not have child fields"))
 }
@@ -6627,7 +6498,6 @@ func (ec *executionContext) ___Directive_args(ctx context.Context, field graphql
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Directive_args(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Directive",
@@ -6671,7 +6541,6 @@ func (ec *executionContext) ___EnumValue_name(ctx context.Context, field graphql
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___EnumValue_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__EnumValue", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6695,7 +6564,6 @@ func (ec *executionContext) ___EnumValue_description(ctx context.Context, field 
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___EnumValue_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__EnumValue", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6719,7 +6587,6 @@ func (ec *executionContext) ___EnumValue_isDeprecated(ctx context.Context, field
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___EnumValue_isDeprecated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__EnumValue", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -6743,7 +6610,6 @@ func (ec *executionContext) ___EnumValue_deprecationReason(ctx context.Context, 
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___EnumValue_deprecationReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__EnumValue", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6767,7 +6633,6 @@ func (ec *executionContext) ___Field_name(ctx context.Context, field graphql.Col
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Field_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Field", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6791,7 +6656,6 @@ func (ec *executionContext) ___Field_description(ctx context.Context, field grap
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Field_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Field", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6815,7 +6679,6 @@ func (ec *executionContext) ___Field_args(ctx context.Context, field graphql.Col
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Field_args(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Field",
@@ -6859,7 +6722,6 @@ func (ec *executionContext) ___Field_type(ctx context.Context, field graphql.Col
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Field_type(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Field",
@@ -6892,7 +6754,6 @@ func (ec *executionContext) ___Field_isDeprecated(ctx context.Context, field gra
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Field_isDeprecated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Field", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -6916,7 +6777,6 @@ func (ec *executionContext) ___Field_deprecationReason(ctx context.Context, fiel
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Field_deprecationReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Field", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6940,7 +6800,6 @@ func (ec *executionContext) ___InputValue_name(ctx context.Context, field graphq
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___InputValue_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__InputValue", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -6964,7 +6823,6 @@ func (ec *executionContext) ___InputValue_description(ctx context.Context, field
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___InputValue_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__InputValue", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -6988,7 +6846,6 @@ func (ec *executionContext) ___InputValue_type(ctx context.Context, field graphq
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___InputValue_type(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__InputValue",
@@ -7021,7 +6878,6 @@ func (ec *executionContext) ___InputValue_defaultValue(ctx context.Context, fiel
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___InputValue_defaultValue(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__InputValue", field, false, false, errors.New("field of type String does not have child fields"))
 }
@@ -7045,7 +6901,6 @@ func (ec *executionContext) ___InputValue_isDeprecated(ctx context.Context, fiel
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___InputValue_isDeprecated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__InputValue", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -7069,7 +6924,6 @@ func (ec *executionContext) ___InputValue_deprecationReason(ctx context.Context,
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___InputValue_deprecationReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__InputValue", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -7093,7 +6947,6 @@ func (ec *executionContext) ___Schema_description(ctx context.Context, field gra
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Schema_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Schema", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -7117,7 +6970,6 @@ func (ec *executionContext) ___Schema_types(ctx context.Context, field graphql.C
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Schema_types(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Schema",
@@ -7150,7 +7002,6 @@ func (ec *executionContext) ___Schema_queryType(ctx context.Context, field graph
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Schema_queryType(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Schema",
@@ -7183,7 +7034,6 @@ func (ec *executionContext) ___Schema_mutationType(ctx context.Context, field gr
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Schema_mutationType(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Schema",
@@ -7216,7 +7066,6 @@ func (ec *executionContext) ___Schema_subscriptionType(ctx context.Context, fiel
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Schema_subscriptionType(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Schema",
@@ -7249,7 +7098,6 @@ func (ec *executionContext) ___Schema_directives(ctx context.Context, field grap
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Schema_directives(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Schema",
@@ -7282,7 +7130,6 @@ func (ec *executionContext) ___Type_kind(ctx context.Context, field graphql.Coll
 		true,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_kind(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Type", field, true, false, errors.New("field of type __TypeKind does not have child fields"))
 }
@@ -7306,7 +7153,6 @@ func (ec *executionContext) ___Type_name(ctx context.Context, field graphql.Coll
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Type", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -7330,7 +7176,6 @@ func (ec *executionContext) ___Type_description(ctx context.Context, field graph
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_description(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Type", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -7354,7 +7199,6 @@ func (ec *executionContext) ___Type_specifiedByURL(ctx context.Context, field gr
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_specifiedByURL(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Type", field, true, false, errors.New("field of type String does not have child fields"))
 }
@@ -7379,7 +7223,6 @@ func (ec *executionContext) ___Type_fields(ctx context.Context, field graphql.Co
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_fields(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7423,7 +7266,6 @@ func (ec *executionContext) ___Type_interfaces(ctx context.Context, field graphq
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_interfaces(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7456,7 +7298,6 @@ func (ec *executionContext) ___Type_possibleTypes(ctx context.Context, field gra
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_possibleTypes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7490,7 +7331,6 @@ func (ec *executionContext) ___Type_enumValues(ctx context.Context, field graphq
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_enumValues(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7534,7 +7374,6 @@ func (ec *executionContext) ___Type_inputFields(ctx context.Context, field graph
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_inputFields(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7567,7 +7406,6 @@ func (ec *executionContext) ___Type_ofType(ctx context.Context, field graphql.Co
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_ofType(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "__Type",
@@ -7600,7 +7438,6 @@ func (ec *executionContext) ___Type_isOneOf(ctx context.Context, field graphql.C
 		false,
 	)
 }
-
 func (ec *executionContext) fieldContext___Type_isOneOf(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("__Type", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
@@ -11431,7 +11268,7 @@ func (ec *executionContext) unmarshalOConcurrencyPolicy2ᚖparleyᚋstoreᚐConc
 	if v == nil {
 		return nil, nil
 	}
-	res := new(store.ConcurrencyPolicy)
+	var res = new(store.ConcurrencyPolicy)
 	err := res.UnmarshalGQL(v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
@@ -11454,7 +11291,7 @@ func (ec *executionContext) unmarshalODeliveryStatus2ᚖparleyᚋstoreᚐDeliver
 	if v == nil {
 		return nil, nil
 	}
-	res := new(store.DeliveryStatus)
+	var res = new(store.DeliveryStatus)
 	err := res.UnmarshalGQL(v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
@@ -11470,7 +11307,7 @@ func (ec *executionContext) unmarshalOEndpointStatus2ᚖparleyᚋstoreᚐEndpoin
 	if v == nil {
 		return nil, nil
 	}
-	res := new(store.EndpointStatus)
+	var res = new(store.EndpointStatus)
 	err := res.UnmarshalGQL(v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
@@ -11583,7 +11420,7 @@ func (ec *executionContext) unmarshalOJSONObject2ᚖparleyᚋstoreᚐJSONObject(
 	if v == nil {
 		return nil, nil
 	}
-	res := new(store.JSONObject)
+	var res = new(store.JSONObject)
 	err := res.UnmarshalGQL(v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
@@ -11642,7 +11479,7 @@ func (ec *executionContext) unmarshalOTime2ᚖparleyᚋstoreᚐTime(ctx context.
 	if v == nil {
 		return nil, nil
 	}
-	res := new(store.Time)
+	var res = new(store.Time)
 	err := res.UnmarshalGQL(v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
