@@ -33,6 +33,7 @@ type Settings struct {
 	TurnTimeout          time.Duration `name:"turn-timeout" aliases:"parley-turn-timeout" env:"PARLEY_TURN_TIMEOUT" default:"60s" placeholder:"DURATION" help:"Deadline of one turn (default: ${default})."`
 	RateLimit            string        `name:"rate-limit" aliases:"parley-rate-limit" env:"PARLEY_RATE_LIMIT" default:"" placeholder:"N" help:"Requests a minute for each credential; empty: no limit."`
 	Retention            time.Duration `name:"retention" aliases:"parley-retention" env:"PARLEY_RETENTION" default:"720h" placeholder:"DURATION" help:"How long events, deliveries and messages are kept (default: ${default})."`
+	AllowedOrigins       string        `name:"allowed-origins" aliases:"parley-allowed-origins" env:"PARLEY_ALLOWED_ORIGINS" default:"" placeholder:"LIST" help:"Comma separated origins, such as https://app.example.com, whose pages may call the server from a browser; its own may always."`
 	PrivateHosts         string        `name:"private-hosts" aliases:"parley-private-hosts" env:"PARLEY_PRIVATE_HOSTS" default:"" placeholder:"LIST" help:"Comma separated host:port or CIDR list that is trusted for model base URLs and tools, such as localhost:11434."`
 	EgressProxy          string        `name:"egress-proxy" aliases:"parley-egress-proxy" env:"PARLEY_EGRESS_PROXY" default:"" placeholder:"URL" help:"http://, https:// or socks5:// proxy for webhooks, tools and the businesses' model servers, but those in PARLEY_PRIVATE_HOSTS. It is then in charge of which addresses are reached. Empty: none, whatever HTTP_PROXY says."`
 	OpenAIKey            string        `name:"openai-api-key" env:"OPENAI_API_KEY" default:"" placeholder:"KEY" help:"OpenAI, or a compatible server: the key."`
@@ -43,6 +44,7 @@ type Settings struct {
 	EmbeddedModelLatency time.Duration `name:"embedded-model-latency" aliases:"parley-embedded-model-latency" env:"PARLEY_EMBEDDED_MODEL_LATENCY" default:"0s" placeholder:"DURATION" help:"The embedded model waits this long before it answers: for tests and demos (default: ${default})."`
 
 	Introspection        string `name:"introspection" aliases:"parley-introspection" env:"PARLEY_INTROSPECTION" default:"admin" enum:"admin,all,off" placeholder:"WHO" help:"GraphQL: who may introspect the schema: admin (ADMIN tokens), all (every valid credential) or off (default: ${default})."`
+	MaxSockets           int    `name:"max-sockets" aliases:"parley-max-sockets" env:"PARLEY_MAX_SOCKETS" default:"100" placeholder:"N" help:"WebSockets and event streams that a credential may have open at a time, on each replica (default: ${default})."`
 	GraphQLMaxTokens     int    `name:"graphql-max-tokens" aliases:"parley-graphql-max-tokens" env:"PARLEY_GRAPHQL_MAX_TOKENS" default:"10000" placeholder:"N" help:"GraphQL: tokens of a document (default: ${default})."`
 	GraphQLMaxDepth      int    `name:"graphql-max-depth" aliases:"parley-graphql-max-depth" env:"PARLEY_GRAPHQL_MAX_DEPTH" default:"15" placeholder:"N" help:"GraphQL: levels of nested fields (default: ${default})."`
 	GraphQLMaxAliases    int    `name:"graphql-max-aliases" aliases:"parley-graphql-max-aliases" env:"PARLEY_GRAPHQL_MAX_ALIASES" default:"100" placeholder:"N" help:"GraphQL: aliases in a document (default: ${default})."`
@@ -95,6 +97,9 @@ func (s *Settings) Validate() error {
 	check(s.EmbeddedModelLatency >= 0, "PARLEY_EMBEDDED_MODEL_LATENCY", "must not be negative")
 	limits := []int{s.GraphQLMaxTokens, s.GraphQLMaxDepth, s.GraphQLMaxAliases, s.GraphQLMaxRootFields, s.GraphQLMaxCost}
 	check(slices.Min(limits) > 0, "PARLEY_GRAPHQL_MAX_…", "must each be 1 or more")
+	check(s.MaxSockets > 0, "PARLEY_MAX_SOCKETS", "must be 1 or more")
+	_, err = parseOrigins(s.AllowedOrigins)
+	check(err == nil, "PARLEY_ALLOWED_ORIGINS", fmt.Sprintf("must be a comma separated list of origins such as https://app.example.com (%v)", err))
 	_, err = egress.NewGuard(egress.Policy{Trusted: s.privateHosts()})
 	check(err == nil, "PARLEY_PRIVATE_HOSTS", fmt.Sprintf("must be a comma separated list of host:port or CIDR (%v)", err))
 	if s.EgressProxy != "" {

@@ -102,11 +102,16 @@ func (l *lockedBuffer) String() string {
 
 func post(t *testing.T, url, body string) []byte {
 	t.Helper()
+	return postAs(t, "at_test", url, body)
+}
+
+func postAs(t *testing.T, token, url, body string) []byte {
+	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header = http.Header{"Authorization": {"Bearer at_test"}, "Content-Type": {"application/json"}}
+	req.Header = http.Header{"Authorization": {"Bearer " + token}, "Content-Type": {"application/json"}}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

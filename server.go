@@ -102,7 +102,7 @@ const (
 
 // serve runs the server until ctx ends, and then stops it in good order.
 func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
-	log := slog.New(slog.NewTextHandler(stderr, nil))
+	log := slog.New(requestLog{slog.NewTextHandler(stderr, nil)})
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.Addr, err)
@@ -240,9 +240,14 @@ func (p *parts) route() error {
 	} else if limit > 0 {
 		door.limiter = p.stream.NewLimiter(limit)
 	}
+	allowed, err := parseOrigins(p.settings.AllowedOrigins)
+	if err != nil {
+		return err
+	}
 	p.graphql = graph.NewHandler(graph.HandlerConfig{
 		Resolver: &graph.Resolver{Store: p.store, Hub: p.hub, Runner: p.runner}, Authenticate: door.connect, Admit: door.admitViewer, Revoked: door.revoked,
-		Introspection: p.settings.mayIntrospect, Limits: p.settings.graphQLLimits(), Log: p.log,
+		Introspection: p.settings.mayIntrospect, Limits: p.settings.graphQLLimits(),
+		Sockets: p.settings.MaxSockets, CheckOrigin: allowed.mayConnect, Log: p.log,
 	})
 	p.health = &health{store: p.store, stream: p.stream}
 	mux := http.NewServeMux()
@@ -251,7 +256,7 @@ func (p *parts) route() error {
 	mux.HandleFunc("GET /readyz", p.health.ready)
 	mux.Handle("GET /metrics", metrics(p.stream))
 	mux.Handle("/", door.authenticate((&rest.API{Store: p.store, Runner: p.runner, Log: p.log}).Handler()))
-	p.handler = mux
+	p.handler = identify(allowed.guard(mux))
 	return nil
 }
 

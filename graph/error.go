@@ -21,6 +21,9 @@ const codeInternal = "INTERNAL"
 // codeTooComplex is the code of a document that is refused for its size, before it runs.
 const codeTooComplex store.Code = "TOO_COMPLEX"
 
+// codePersistedNotFound is the code by which clients of automatic persisted queries know that they have to send the document.
+const codePersistedNotFound = "PERSISTED_QUERY_NOT_FOUND"
+
 // introspectionDisabled is how gqlgen refuses introspection: as a plain error.
 const introspectionDisabled = "introspection disabled"
 
@@ -56,9 +59,12 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 		case gql != nil && (gql.Err == nil || gql.Message == introspectionDisabled): // of gqlparser: the document is at fault
 			out.Message = short(gql.Message)
 			out.Extensions = map[string]any{"code": string(store.CodeInvalid)}
-			if strings.HasPrefix(gql.Message, "exceeded token limit") {
+			switch {
+			case gql.Extensions["code"] == codePersistedNotFound:
+				out.Extensions["code"] = codePersistedNotFound // the client then sends the document with its hash
+			case strings.HasPrefix(gql.Message, "exceeded token limit"):
 				out.Extensions["code"] = string(codeTooComplex)
-			} else {
+			default:
 				out.Extensions["validation"] = documentFault(gql)
 			}
 		default:
@@ -67,6 +73,9 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 			}
 			out.Message = "something went wrong on our side"
 			out.Extensions = map[string]any{"code": codeInternal}
+			if id := store.RequestID(ctx); id != "" {
+				out.Extensions["requestId"] = id // the log has it beside the cause
+			}
 		}
 		return out
 	}

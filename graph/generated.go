@@ -485,7 +485,7 @@ type ViewerResolver interface {
 }
 type WebhookEndpointResolver interface {
 	ReplayJobs(ctx context.Context, obj *store.Endpoint) ([]*store.Replay, error)
-	Deliveries(ctx context.Context, obj *store.Endpoint, status *store.DeliveryStatus, first *int, after *string) (*store.DeliveryConnection, error)
+	Deliveries(ctx context.Context, objs []*store.Endpoint, status *store.DeliveryStatus, first *int, after *string) ([]*store.DeliveryConnection, error)
 }
 
 type AgentInputResolver interface {
@@ -2214,7 +2214,10 @@ func newExecutionContext(
 var sources = []*ast.Source{
 	{Name: "../schema.graphqls", Input: `
 "How long a list is taken to be when the cost of an operation is counted, before it runs."
-directive @listSize(assumedSize: Int!) on FIELD_DEFINITION
+directive @listSize(
+  "So long."
+  assumedSize: Int!
+) on FIELD_DEFINITION
 
 "An instant in UTC, in RFC 3339 with microseconds."
 scalar Time
@@ -3244,7 +3247,7 @@ type Mutation {
   ): AccessToken!
 }
 
-"Subscriptions ask for a READ token, over WebSocket (graphql-transport-ws)."
+"Subscriptions ask for a READ token, over WebSocket (graphql-transport-ws) or as server-sent events (GraphQL over SSE, distinct connections)."
 type Subscription {
   "The feed, live: every event of the filter after the cursor, each once, in order; without a cursor, from now on."
   events(
@@ -11257,8 +11260,7 @@ func (ec *executionContext) _WebhookEndpoint_deliveries(ctx context.Context, fie
 			return ec.fieldContext_WebhookEndpoint_deliveries(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			fc := graphql.GetFieldContext(ctx)
-			return ec.Resolvers.WebhookEndpoint().Deliveries(ctx, obj, fc.Args["status"].(*store.DeliveryStatus), fc.Args["first"].(*int), fc.Args["after"].(*string))
+			return ec.resolveBatch_WebhookEndpoint_deliveries(ctx, field, obj)
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *store.DeliveryConnection) graphql.Marshaler {
@@ -11290,6 +11292,30 @@ func (ec *executionContext) fieldContext_WebhookEndpoint_deliveries(ctx context.
 		return fc, err
 	}
 	return fc, nil
+}
+func (ec *executionContext) resolveBatch_WebhookEndpoint_deliveries(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (any, error) {
+	resolver := ec.Resolvers.WebhookEndpoint()
+	fc := graphql.GetFieldContext(ctx)
+	if batch, ok := graphql.BatchParentsFor[*store.Endpoint](ctx, "WebhookEndpoint"); ok {
+		result := batch.FieldResult(field, func() (any, error) {
+			return resolver.Deliveries(ctx, batch.Parents, fc.Args["status"].(*store.DeliveryStatus), fc.Args["first"].(*int), fc.Args["after"].(*string))
+		})
+		return graphql.ResolveBatchGroupResult[*store.DeliveryConnection](
+			ctx,
+			batch.Index,
+			len(batch.Parents),
+			result,
+			"WebhookEndpoint.deliveries",
+			batch.IndexMap,
+		)
+	}
+	results, err := resolver.Deliveries(ctx, []*store.Endpoint{obj}, fc.Args["status"].(*store.DeliveryStatus), fc.Args["first"].(*int), fc.Args["after"].(*string))
+	return graphql.ResolveBatchSingleResult[*store.DeliveryConnection](
+		ctx,
+		results,
+		err,
+		"WebhookEndpoint.deliveries",
+	)
 }
 
 func (ec *executionContext) ___Directive_name(ctx context.Context, field graphql.CollectedField, obj *introspection.Directive) (ret graphql.Marshaler) {
@@ -17756,6 +17782,7 @@ func (ec *executionContext) marshalNViewer2ᚖparleyᚋstoreᚐViewer(ctx contex
 }
 
 func (ec *executionContext) marshalNWebhookEndpoint2ᚕᚖparleyᚋstoreᚐEndpointᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Endpoint) graphql.Marshaler {
+	ctx = graphql.WithBatchParents(ctx, "WebhookEndpoint", v, nil)
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]

@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -8,10 +9,9 @@ import (
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/99designs/gqlgen/graphql/handler"
 	"github.com/99designs/gqlgen/graphql/handler/extension"
-	"github.com/99designs/gqlgen/graphql/handler/lru"
 	"github.com/gorilla/websocket"
-	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/gqlerror"
+	"golang.org/x/sync/errgroup"
 
 	"parley/graph/transport"
 	"parley/store"
@@ -24,33 +24,48 @@ type HandlerConfig struct {
 	Authenticate func(ctx context.Context, payload map[string]any) (context.Context, error)
 	// Admit counts an operation on a WebSocket against its viewer's rate limit.
 	Admit func(ctx context.Context) error
-	// Revoked says whether the credential of an open WebSocket has been revoked.
+	// Revoked says whether the credential of an open WebSocket or event stream has been revoked.
 	Revoked func(ctx context.Context) bool
+	// CheckOrigin says whether a page of the request's origin may open a WebSocket; nil: one of this host.
+	CheckOrigin func(*http.Request) bool
 	// Introspection says whether a viewer may see the schema by introspection.
 	Introspection func(*store.Viewer) bool
-	Limits        Limits
-	Log           *slog.Logger
+	// Sockets is how many WebSockets and event streams a credential may have open at a time; 100 if 0.
+	Sockets int
+	Limits  Limits
+	Log     *slog.Logger
 }
 
-const parsedQueries = 1000 // documents kept parsed
-
-// Handler serves /graphql: queries and mutations over HTTP, everything over WebSocket.
+// Handler serves /graphql: queries and mutations over HTTP, everything over WebSocket and as server-sent events.
 type Handler struct {
 	server *handler.Server
 	live   *transport.WebSocket
+	events *transport.SSE
 }
 
-// NewHandler makes the handler. Shut it down after use: http.Server does not wait for WebSockets.
+// NewHandler makes the handler. Shut it down after use: http.Server does not wait for WebSockets, and waits for event streams
+// for ever.
 func NewHandler(cfg HandlerConfig) *Handler {
 	limits := cfg.Limits.orDefault()
-	live := &transport.WebSocket{Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit, Recheck: cfg.Revoked}
+	quota := &transport.Quota{Max: cmp.Or(cfg.Sockets, 100), Of: func(ctx context.Context) string {
+		if v, err := store.ViewerOf(ctx); err == nil {
+			return v.Credential.ID
+		}
+		return ""
+	}}
+	groups := &transport.Groups{Of: shared}
+	live := &transport.WebSocket{
+		Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit, Recheck: cfg.Revoked,
+		CheckOrigin: cfg.CheckOrigin, Groups: groups, Quota: quota, Log: cfg.Log,
+	}
+	events := &transport.SSE{Recheck: cfg.Revoked, Revoked: store.ErrUnauthenticated, Groups: groups, Quota: quota, Log: cfg.Log}
 	executable := NewExecutableSchema(Config{Resolvers: cfg.Resolver})
 	schema := executable.Schema()
 	mustKnowScalars(schema)
 	server := handler.New(executable)
 	server.AddTransport(checked{live, schema, limits.Tokens})
-	server.AddTransport(checked{transport.HTTP{}, schema, limits.Tokens})
-	server.SetQueryCache(lru.New[*ast.QueryDocument](parsedQueries))
+	server.AddTransport(checked{transport.HTTP{Events: events}, schema, limits.Tokens})
+	server.SetQueryCache(parsedDocuments())
 	server.SetParserTokenLimit(limits.Tokens)
 	server.SetDisableSuggestion(true)
 	server.SetValidationRulesFn(validation)
@@ -58,8 +73,9 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	server.SetRecoverFunc(recoverer(cfg.Log))
 	server.Use(extension.Introspection{})
 	server.Use(guardedIntrospection{cfg.Introspection})
+	server.Use(extension.AutomaticPersistedQuery{Cache: persistedDocuments()})
 	server.Use(&limiter{limits: limits})
-	return &Handler{server, live}
+	return &Handler{server, live, events}
 }
 
 // orTryAgain closes the sockets that are refused for the moment alone with 1013, at which clients connect again; with the
@@ -74,11 +90,16 @@ func orTryAgain(authenticate func(context.Context, map[string]any) (context.Cont
 	}
 }
 
-// ServeHTTP serves one request, or one WebSocket to its end.
+// ServeHTTP serves one request, or one WebSocket or event stream to its end.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.server.ServeHTTP(w, r) }
 
-// Shutdown closes the WebSockets, and returns when all of them are closed, or ctx has ended.
-func (h *Handler) Shutdown(ctx context.Context) error { return h.live.Shutdown(ctx) }
+// Shutdown closes the WebSockets and the event streams, and returns when all of them are closed, or ctx has ended.
+func (h *Handler) Shutdown(ctx context.Context) error {
+	var closing errgroup.Group
+	closing.Go(func() error { return h.live.Shutdown(ctx) })
+	closing.Go(func() error { return h.events.Shutdown(ctx) })
+	return closing.Wait()
+}
 
 // guardedIntrospection shows the schema to those alone who may see it.
 type guardedIntrospection struct {

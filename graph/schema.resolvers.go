@@ -436,10 +436,14 @@ func (r *webhookEndpointResolver) ReplayJobs(ctx context.Context, obj *store.End
 	return r.Store.ReplaysOf(ctx, obj.ID)
 }
 
-// Deliveries is the resolver for the deliveries field.
-func (r *webhookEndpointResolver) Deliveries(ctx context.Context, obj *store.Endpoint, status *store.DeliveryStatus, first *int, after *string) (*store.DeliveryConnection, error) {
-	filter := store.DeliveryFilter{EndpointID: &obj.ID, Status: status}
-	return r.Store.Deliveries(ctx, obj.BusinessID, filter, page(first, after))
+// Deliveries is the batch resolver for the deliveries field.
+func (r *webhookEndpointResolver) Deliveries(ctx context.Context, objs []*store.Endpoint, status *store.DeliveryStatus, first *int, after *string) ([]*store.DeliveryConnection, error) {
+	v, err := store.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	of, err := r.Store.DeliveriesOf(ctx, v.BusinessID, keys(objs, func(p *store.Endpoint) string { return p.ID }), status, page(first, after))
+	return pick(objs, of, func(p *store.Endpoint) string { return p.ID }), err
 }
 
 // WebhookURL is the resolver for the webhookUrl field.

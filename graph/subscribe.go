@@ -3,6 +3,7 @@ package graph
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 
 	"parley/agent"
@@ -13,7 +14,7 @@ import (
 // followEvents is the subscription `events`. Its channel has no buffer: what the client has not been sent stays in the feed.
 func (r *Resolver) followEvents(ctx context.Context, business string, filter *store.EventFilter, after *string) (<-chan *store.EventEdge, error) {
 	var from *int64
-	if after != nil {
+	if after = transport.After(ctx, after); after != nil {
 		seq, err := r.Store.ResumeAt(ctx, business, *after)
 		if err != nil {
 			return nil, err
@@ -24,7 +25,25 @@ func (r *Resolver) followEvents(ctx context.Context, business string, filter *st
 	if err != nil {
 		return nil, err
 	}
-	return follow(ctx, sub.Close, sub.Next, (*store.Event).FeedEdge), nil
+	if until, bounded := transport.Until(ctx); bounded {
+		sub.EndAt(until)
+	}
+	place := func(seq int64) transport.Place {
+		return transport.Place{Cursor: store.Cursor{BusinessID: business, Seq: seq}.String(), Seq: seq}
+	}
+	transport.Began(ctx, place(sub.At()))
+	next := func(ctx context.Context) ([]*store.Event, error) {
+		events, err := sub.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			transport.Reached(ctx, place(sub.At()))
+		}
+		return events, err
+	}
+	return follow(ctx, sub.Close, next, func(e *store.Event) *store.EventEdge {
+		edge := e.FeedEdge()
+		transport.Mark(ctx, transport.Place{Cursor: edge.Cursor, Seq: e.Seq})
+		return edge
+	}), nil
 }
 
 // followDeliveries is the subscription `deliveries`.
@@ -88,7 +107,8 @@ func (r *Resolver) followChat(ctx context.Context, v *store.Viewer, in agent.Cha
 	return out, nil
 }
 
-// follow sends what next returns, until ctx ends or next fails; then the subscription ends with that error, never in silence.
+// follow sends what next returns, until ctx ends or next fails; then the subscription ends with that error, never in silence,
+// unless the error is io.EOF.
 func follow[T, R any](ctx context.Context, done func(), next func(context.Context) ([]T, error), show func(T) R) <-chan R {
 	out := make(chan R)
 	go func() {
@@ -97,7 +117,7 @@ func follow[T, R any](ctx context.Context, done func(), next func(context.Contex
 		for {
 			rows, err := next(ctx)
 			if err != nil {
-				if ctx.Err() == nil {
+				if ctx.Err() == nil && !errors.Is(err, io.EOF) {
 					transport.EndWithError(ctx, err)
 				}
 				return

@@ -42,3 +42,19 @@ func allowed(ctx context.Context, scope Scope) (*Viewer, error) {
 	}
 	return v, v.Require(scope)
 }
+
+type requestKey struct{}
+
+// NewRequestID makes the id of a request.
+func NewRequestID() string { return newID("req") }
+
+// WithRequestID puts the id of the request into the context: what is logged about it, and an internal error, carry it.
+func WithRequestID(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, requestKey{}, id)
+}
+
+// RequestID is the id of the request that ctx belongs to; empty where there is none.
+func RequestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestKey{}).(string)
+	return id
+}

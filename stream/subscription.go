@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"parley/store"
 )
@@ -14,6 +15,7 @@ type Subscription struct {
 	feed   *feed
 	filter *store.EventFilter
 	at     int64
+	end    *int64
 }
 
 // Subscribe begins after the event with the number after; or, if that is nil, with what comes from now on. Close it after use.
@@ -44,10 +46,20 @@ func (h *Hub) Subscribe(ctx context.Context, business string, after *int64, filt
 	return s, nil
 }
 
+// At is the number of the last event that was looked at.
+func (s *Subscription) At() int64 { return s.at }
+
+// EndAt has Next end with io.EOF once every event up to the number seq has been looked at. Events after it may be returned
+// before.
+func (s *Subscription) EndAt(seq int64) { s.end = &seq }
+
 // Next waits for the next events of the filter, and returns them in order. It ends with ctx's error, with
-// store.ErrShuttingDown when the hub ends, or with store.ErrCursorExpired if retention overtook the reader.
+// store.ErrShuttingDown when the hub ends, with store.ErrCursorExpired if retention overtook the reader, or as EndAt says.
 func (s *Subscription) Next(ctx context.Context) ([]*store.Event, error) {
 	for {
+		if s.end != nil && s.at >= *s.end {
+			return nil, io.EOF
+		}
 		events, last, changed := s.feed.after(s.at)
 		switch {
 		case len(events) > 0:

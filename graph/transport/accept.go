@@ -38,6 +38,22 @@ func negotiate(header http.Header) (string, bool) {
 	}
 }
 
+// streaming reads the Accept header for text/event-stream, which must be named: whether it is acceptable, and whether it is
+// wanted more than JSON. A client that names both alike gets JSON for what has one result.
+func streaming(header http.Header) (acceptable, preferred bool) {
+	accept := strings.Join(header.Values("Accept"), ",")
+	events := preference(accept, mediaEvents)
+	if events.exactness != exactName || events.quality <= 0 {
+		return false, false
+	}
+	for _, media := range []string{mediaGraphQL, mediaJSON} {
+		if other := preference(accept, media); other.quality > events.quality || other.quality == events.quality && other.exactness == exactName {
+			return true, false
+		}
+	}
+	return true, true
+}
+
 // weight is what an Accept header says of one media type.
 type weight struct {
 	quality   float64
@@ -66,7 +82,9 @@ func preference(accept, media string) weight {
 		case media:
 			exactness = exactName
 		case "application/*":
-			exactness = anySubtype
+			if media != mediaEvents {
+				exactness = anySubtype
+			}
 		case "*/*":
 			exactness = anyType
 		}

@@ -1,19 +1,22 @@
 // Package transport carries GraphQL between the wire and gqlgen's executor: one type a protocol.
 //
 //   - [HTTP] serves queries and mutations as "GraphQL over HTTP" says: https://graphql.github.io/graphql-over-http/draft/
+//     and by its [SSE] every kind of operation as "GraphQL over SSE", distinct connections mode:
+//     https://github.com/enisdenjo/graphql-sse/blob/master/PROTOCOL.md
 //   - [WebSocket] serves every kind of operation by the graphql-transport-ws protocol:
 //     https://github.com/enisdenjo/graphql-ws/blob/master/PROTOCOL.md
 //
-// Both are graphql.Transport values. They know nothing of the schema, of credentials or of Parley's errors; what they need
+// HTTP and WebSocket are graphql.Transport values. They know nothing of the schema, of credentials or of Parley's errors; what they need
 // of those is a field of theirs:
 //
 //	live := &transport.WebSocket{Authenticate: authenticate, Recheck: revoked}
 //	server := handler.New(schema)
 //	server.AddTransport(live)
-//	server.AddTransport(transport.HTTP{})
+//	server.AddTransport(transport.HTTP{Events: events})
 //	…
 //	httpServer.Shutdown(ctx) // does not wait for WebSockets: they are hijacked
 //	live.Shutdown(ctx)       // does
+//	events.Shutdown(ctx)     // http.Server waits for event streams, and this ends them
 //
 // Every operation goes through the executor's CreateOperationContext and DispatchOperation, so its limits, caches and
 // extensions hold on every protocol; every error that an operation meets passes the schema's error presenter.
@@ -34,5 +37,12 @@
 // End. A stream that ends well ends with `complete`, one that ended by [EndWithError] with `error`. A stream that the
 // server's shutdown cuts off ends with neither: its socket closes with 1001, so that clients subscribe again elsewhere.
 //
-// Goroutines. Whatever a socket started has ended when its HTTP handler returns, and [WebSocket.Shutdown] waits for that.
+// Cursors. A resolver whose stream has places in a feed tells them: [Began], [Mark]. Pings carry the cursor of each such
+// operation, as far as it has been sent.
+//
+// Goroutines. A socket's HTTP handler returns once it is open. [WebSocket.Shutdown] waits for everything that sockets have
+// started.
+//
+// An event stream promises the same of its one operation; a slow client's response is cut, and a shutdown ends it without
+// `complete`.
 package transport

@@ -35,6 +35,10 @@ type HTTP struct {
 	// StatusFor, if set, may give the HTTP status of a response that has no data, such as 401 for one that wants a
 	// credential; 0 leaves the choice to the draft. A response with data is always a 200.
 	StatusFor func(*graphql.Response) int
+
+	// Events, if set, serves those who accept text/event-stream: subscriptions, and what else they want more as events than
+	// as JSON.
+	Events *SSE
 }
 
 var _ graphql.Transport = HTTP{}
@@ -54,7 +58,10 @@ type rejection struct {
 
 func (e *rejection) Error() string { return e.faults.Error() }
 
-var errCutOff = errors.New("the request was ended before its answer was there")
+var (
+	errCutOff   = errors.New("the request was ended before its answer was there")
+	errStopping = errors.New("the server is shutting down")
+)
 
 // reject refuses what stands at loc.
 func reject(status int, message string, loc ...any) *rejection {
@@ -78,11 +85,22 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 	if !acceptable {
 		media = mediaJSON
 	}
+	var events *SSE
+	preferred := false
+	if may, prefers := streaming(r.Header); may && t.Events != nil {
+		events, preferred, acceptable = t.Events, prefers, true
+	}
 	ctx := r.Context()
+	began := false
 	defer func() {
 		if v := recover(); v != nil {
 			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(v)
+			}
+			if began { // nothing else can be said in the middle of a stream
+				_ = presentPanic(ctx, exec, v)
+				_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // which breaks the connection
+				return
 			}
 			t.write(w, media, http.StatusInternalServerError, &graphql.Response{Errors: presentPanic(ctx, exec, v)})
 		}
@@ -92,7 +110,18 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 	var resp *graphql.Response
 	status := 0
 	if err == nil {
-		resp, err = execute(ctx, r.Method, params, exec)
+		op, errs := exec.CreateOperationContext(ctx, params)
+		if err = carries(r.Method, op, errs, events, preferred); err == nil {
+			if events != nil && (preferred || len(errs) == 0 && isStream(op)) {
+				began = true
+				if events.serve(w, r, exec, op, refused(ctx, exec, op, errs)) {
+					return
+				}
+				began, err = false, errStopping
+			} else {
+				resp, err = execute(ctx, op, errs, exec)
+			}
+		}
 	}
 	if err != nil {
 		var shown *gqlerror.Error
@@ -107,7 +136,7 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 
 // refuse words an error of read or execute.
 func (t HTTP) refuse(header http.Header, err error) (shown *gqlerror.Error, status int) {
-	if errors.Is(err, errCutOff) {
+	if errors.Is(err, errCutOff) || errors.Is(err, errStopping) {
 		return refusal(codeUnavailable, err.Error()), http.StatusServiceUnavailable
 	}
 	no := &rejection{status: http.StatusBadRequest}
@@ -179,23 +208,38 @@ func (t HTTP) readBody(w http.ResponseWriter, r *http.Request) (object, error) {
 	return decodeObject(body)
 }
 
-// execute runs what the parameters ask for. Its error is a rejection of what HTTP cannot carry.
-func execute(ctx context.Context, method string, params *graphql.RawParams, exec graphql.GraphExecutor) (*graphql.Response, error) {
-	opCtx, errs := exec.CreateOperationContext(ctx, params)
+// carries refuses what HTTP cannot carry.
+func carries(method string, op *graphql.OperationContext, errs gqlerror.List, events *SSE, preferred bool) error {
 	if len(errs) > 0 {
-		return exec.DispatchError(graphql.WithOperationContext(ctx, opCtx), errs), nil
+		return nil
 	}
-	switch kind := opCtx.Operation.Operation; {
-	case kind == ast.Subscription:
-		return nil, reject(http.StatusBadRequest,
-			"subscriptions are served over WebSocket, by the subprotocol "+subprotocol, "query")
+	switch kind := op.Operation.Operation; {
+	case kind == ast.Subscription && events == nil:
+		return reject(http.StatusBadRequest,
+			"subscriptions are served as "+mediaEvents+", and over WebSocket, by the subprotocol "+subprotocol, "query")
 	case kind == ast.Mutation && method == http.MethodGet:
-		return nil, notAllowed("mutations are accepted by POST alone", http.MethodPost)
-	case defers(opCtx.Doc):
+		return notAllowed("mutations are accepted by POST alone", http.MethodPost)
+	case !preferred && defers(op.Doc):
 		// Its later parts would have nowhere to go, and a part alone would look like the whole.
-		return nil, reject(http.StatusBadRequest, "@defer is not served over plain HTTP", "query")
+		return reject(http.StatusBadRequest, "@defer is not served over plain HTTP", "query")
 	}
-	responses, ctx := exec.DispatchOperation(ctx, opCtx)
+	return nil
+}
+
+// refused words the errors of an operation that the executor has not taken.
+func refused(ctx context.Context, exec graphql.GraphExecutor, op *graphql.OperationContext, errs gqlerror.List) gqlerror.List {
+	if len(errs) == 0 {
+		return nil
+	}
+	return exec.DispatchError(graphql.WithOperationContext(ctx, op), errs).Errors
+}
+
+// execute runs an operation that has one response.
+func execute(ctx context.Context, op *graphql.OperationContext, errs gqlerror.List, exec graphql.GraphExecutor) (*graphql.Response, error) {
+	if len(errs) > 0 {
+		return &graphql.Response{Errors: refused(ctx, exec, op, errs)}, nil
+	}
+	responses, ctx := exec.DispatchOperation(ctx, op)
 	resp := responses(ctx)
 	if resp == nil { // the executor's way to say that ctx ended first
 		return nil, errCutOff
@@ -258,7 +302,7 @@ func (t HTTP) write(w http.ResponseWriter, media string, status int, resp *graph
 	body, err := encodeResponse(resp)
 	if err != nil { // an extension that is no JSON: a fault of the schema's, never of the request
 		status = http.StatusInternalServerError
-		body = []byte(`{"errors":[{"message":"internal error","extensions":{"code":"` + codeInternal + `"}}]}`)
+		body = []byte(`{"errors":[` + internalError + `]}`)
 	}
 	w.Header().Set("Content-Type", media+"; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))

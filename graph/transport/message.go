@@ -105,8 +105,16 @@ func parseMessage(data []byte) (message, error) {
 	return m, nil
 }
 
-func ackMessage() []byte  { return []byte(`{"type":"connection_ack"}`) }
-func pingMessage() []byte { return []byte(`{"type":"ping"}`) }
+func ackMessage() []byte { return []byte(`{"type":"connection_ack"}`) }
+
+// pingMessage carries where each operation would resume: after what has been sent before the ping.
+func pingMessage(cursors map[string]string) []byte {
+	if len(cursors) == 0 {
+		return []byte(`{"type":"ping"}`)
+	}
+	encoded, _ := json.Marshal(cursors) // a map of strings always marshals
+	return append(append([]byte(`{"type":"ping","payload":{"cursors":`), encoded...), '}', '}')
+}
 
 // pongMessage answers a ping with its own payload.
 func pongMessage(payload json.RawMessage) []byte {
@@ -128,14 +136,19 @@ func completeMessage(id string) []byte {
 }
 
 func errorMessage(id string, errs gqlerror.List) []byte {
-	if len(errs) == 0 { // an error presenter may hide an error, and the message needs one
-		errs = gqlerror.List{refusal(codeInternal, "internal error")}
-	}
-	payload, err := json.Marshal(errs)
+	payload, err := json.Marshal(orInternal(errs))
 	if err != nil {
-		payload = []byte(`[{"message":"internal error","extensions":{"code":"` + codeInternal + `"}}]`)
+		payload = []byte(`[` + internalError + `]`)
 	}
 	return append(append(messageHead(id, "error"), payload...), '}')
+}
+
+// orInternal puts something in the place of an error that the error presenter hides: who is refused must see that.
+func orInternal(errs gqlerror.List) gqlerror.List {
+	if len(errs) == 0 {
+		return gqlerror.List{refusal(codeInternal, "internal error")}
+	}
+	return errs
 }
 
 // shorten cuts a close reason to what a close frame holds, between two characters.

@@ -20,7 +20,7 @@ import (
 )
 
 // The JavaScript packages are the protocols' own references, so they are what decides.
-const packages = `{"private":true,"type":"module","dependencies":{"graphql":"16.15.0","graphql-http":"1.23.1","graphql-ws":"6.4.2","ws":"8.23.0"}}`
+const packages = `{"private":true,"type":"module","dependencies":{"graphql":"16.15.0","graphql-http":"1.23.1","graphql-sse":"2.6.1","graphql-ws":"6.4.2","ws":"8.23.0"}}`
 
 // installed is a folder with those packages. Where Node is missing the test is skipped, but never in CI.
 func installed(t *testing.T) string {
@@ -56,10 +56,11 @@ func TestReferenceClients(t *testing.T) {
 	dir := installed(t)
 	t.Run("graphql-http audits", func(t *testing.T) { audits(t, dir) })
 	t.Run("graphql-ws client", func(t *testing.T) { graphqlWS(t, dir) })
+	t.Run("graphql-sse client", func(t *testing.T) { graphqlSSE(t, dir) })
 }
 
 func audits(t *testing.T, dir string) {
-	w := newWorld(t, &transport.WebSocket{}, transport.HTTP{})
+	w := newWorld(t, &transport.WebSocket{}, transport.HTTP{Events: &transport.SSE{}})
 	write(t, filepath.Join(dir, "audit.js"), `
 		import { auditServer } from 'graphql-http';
 		const results = await auditServer({ url: process.argv[2] });
@@ -122,30 +123,7 @@ func graphqlWS(t *testing.T, dir string) {
 	balancer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { current.Load().ServeHTTP(w, r) }))
 	defer balancer.Close()
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	run := exec.CommandContext(ctx, "node", "client.js", "ws"+balancer.URL[len("http"):])
-	run.Dir = dir
-	run.Stderr = os.Stderr
-	out, err := run.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := run.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	says := func(want ...string) {
-		t.Helper()
-		for _, w := range want {
-			if !lines.Scan() {
-				t.Fatalf("wanted %q, got the end", w)
-			}
-			if lines.Text() != w {
-				t.Fatalf("wanted %q\ngot    %q", w, lines.Text())
-			}
-		}
-	}
+	says, script := runs(t, dir, "client.js", "ws"+balancer.URL[len("http"):])
 
 	says("connected", `next {"data":{"name":"test"}}`, "complete", "closed 1000 ")
 	says("connected")
@@ -155,7 +133,7 @@ func graphqlWS(t *testing.T, dir string) {
 
 	// The first replica stops; the client comes back to the second by itself.
 	current.Store(second.gql)
-	if err := first.live.Shutdown(ctx); err != nil {
+	if err := first.live.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	says("closed 1001 going away", "connected")
@@ -171,7 +149,90 @@ func graphqlWS(t *testing.T, dir string) {
 	says("error the cursor is too old", "closed 1000 ")
 
 	says("closed 4403 Forbidden", "error 4403")
-	if err := run.Wait(); err != nil {
+	if err := script.Wait(); err != nil {
 		t.Error(err)
 	}
+}
+
+// graphqlSSE follows the graphql-sse client, in distinct connections mode, through a subscription that outlives its server.
+func graphqlSSE(t *testing.T, dir string) {
+	write(t, filepath.Join(dir, "sse.js"), `
+		import { createClient } from 'graphql-sse';
+		const say = (...words) => console.log(words.join(' '));
+		let last;
+		const client = createClient({
+			url: process.argv[2], retry: async () => {}, headers: () => (last ? { 'Last-Event-ID': last } : {}),
+			onMessage: ({ id }) => { if (id) last = id; },
+		});
+		const subscribe = (query) => new Promise((done) => client.subscribe({ query }, {
+			next: (value) => { if (value.data?.numbers) last = 'c' + value.data.numbers; say('next', JSON.stringify(value)); },
+			error: (e) => { say('error', e.message); done(); },
+			complete: () => { say('complete'); done(); },
+		}));
+		await subscribe('{name}');
+		await subscribe('mutation{name}');
+		await subscribe('{nonsense}');
+		await subscribe('subscription{feed}');
+		await subscribe('subscription{numbers(after:"c1")}');
+	`)
+	first := newWorld(t, &transport.WebSocket{}, transport.HTTP{Events: &transport.SSE{}})
+	events := &transport.SSE{}
+	doomed := newWorld(t, &transport.WebSocket{}, transport.HTTP{Events: events})
+	doomed.feeds, doomed.log = first.feeds, first.log
+	var current atomic.Pointer[handler.Server]
+	current.Store(doomed.gql)
+	balancer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { current.Load().ServeHTTP(w, r) }))
+	defer balancer.Close()
+	for range 3 {
+		first.log.add()
+	}
+	says, script := runs(t, dir, "sse.js", balancer.URL)
+	says(`next {"data":{"name":"test"}}`, "complete")
+	says(`next {"data":{"name":"test"}}`, "complete")
+	says(`next {"errors":[{"message":"Cannot query field \"nonsense\" on type \"Query\".","locations":[{"line":1,"column":2}],"extensions":{"code":"GRAPHQL_VALIDATION_FAILED"}}]}`, "complete")
+	feed := wait(t, "the feed", first.feeds)
+	feed.items <- "a"
+	says(`next {"data":{"feed":"a"}}`)
+	feed.endWith(errors.New("the cursor is too old"))
+	says(`next {"errors":[{"message":"the cursor is too old","extensions":{"code":"PRESENTED"}}]}`, "complete")
+	says(`next {"data":{"numbers":2}}`, `next {"data":{"numbers":3}}`)
+	// The replica stops; the client comes back to the other by itself, and goes on where it was.
+	current.Store(first.gql)
+	if err := events.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.log.add()
+	says(`next {"data":{"numbers":4}}`)
+	_ = script.Process.Kill() // its last subscription would go on for ever
+	_ = script.Wait()
+}
+
+// runs starts a script, and returns what checks its lines and what waits for its end.
+func runs(t *testing.T, dir, name, url string) (says func(...string), script *exec.Cmd) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+	run := exec.CommandContext(ctx, "node", name, url)
+	run.Dir = dir
+	run.Stderr = os.Stderr
+	out, err := run.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	says = func(want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !lines.Scan() {
+				t.Fatalf("wanted %q, got the end", w)
+			}
+			if lines.Text() != w {
+				t.Fatalf("wanted %q\ngot    %q", w, lines.Text())
+			}
+		}
+	}
+	return says, run
 }

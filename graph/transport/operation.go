@@ -6,7 +6,6 @@ import (
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/gorilla/websocket"
-	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/gqlerror"
 )
 
@@ -15,6 +14,7 @@ type operation struct {
 	id     string
 	cancel context.CancelFunc
 	gone   atomic.Bool // its client has completed it, and may use the id again: nothing of it is to be sent any more
+	cursor string      // where its client would resume, after what the writer has sent; guarded by the writer's mu
 }
 
 func (f *frame) completed() bool { return f.op != nil && f.op.gone.Load() }
@@ -95,55 +95,61 @@ func (s *socket) stopped(op *operation) {
 // before it began (sections "Error" and "Next"), panicked, or was ended with an error; `complete` else. It calls brief when
 // the operation is none that streams.
 func (s *socket) execute(ctx context.Context, op *operation, params *graphql.RawParams, brief func()) (last []byte) {
-	ctx, ending := withEnding(graphql.StartOperationTrace(ctx))
+	ctx = graphql.StartOperationTrace(ctx)
 	defer func() {
 		if v := recover(); v != nil {
 			last = errorMessage(op.id, presentPanic(ctx, s.exec, v))
 		}
 	}()
-	if s.t.Admit != nil {
-		if err := s.t.Admit(ctx); err != nil {
-			return errorMessage(op.id, present(ctx, s.exec, err))
-		}
-	}
-	opCtx, errs := s.exec.CreateOperationContext(ctx, params)
-	ctx = graphql.WithOperationContext(ctx, opCtx)
+	var opCtx *graphql.OperationContext
+	var errs gqlerror.List
+	aside(func() { opCtx, errs = s.accept(ctx, params) })
 	if len(errs) > 0 {
-		return errorMessage(op.id, s.exec.DispatchError(ctx, errs).Errors)
+		return errorMessage(op.id, errs)
 	}
-	streams := opCtx.Operation.Operation == ast.Subscription
-	if !streams {
+	if !isStream(opCtx) {
 		brief()
 	}
-	head := messageHead(op.id, "next")
-	responses, ctx := s.exec.DispatchOperation(ctx, opCtx)
-	for {
-		resp := responses(ctx)
-		if resp == nil {
-			break
-		}
-		if len(resp.Data) == 0 && len(resp.Errors) > 0 { // a request error: no execution result
-			return errorMessage(op.id, resp.Errors)
-		}
-		body, err := encodeResponse(resp)
-		if err != nil {
-			return errorMessage(op.id, present(ctx, s.exec, err))
-		}
-		next := frame{op: op, opcode: websocket.TextMessage, head: head, body: body, tail: []byte{'}'}}
-		if s.out.send(ctx, next) != nil {
-			break
-		}
-		// A query has one result, or several with @defer. An interceptor that answers in the executor's place can forget
-		// to end its stream; that must not become an endless one.
-		if !streams && (resp.HasNext == nil || !*resp.HasNext) {
-			return completeMessage(op.id)
-		}
-	}
-	if err := ending.get(); err != nil {
-		return errorMessage(op.id, present(ctx, s.exec, err))
-	}
-	if ctx.Err() != nil { // neither its end nor, for then this is not sent, its client's wish
-		return errorMessage(op.id, gqlerror.List{refusal(codeUnavailable, "the operation was cut off: subscribe again")})
+	to := &socketSink{s, op, messageHead(op.id, "next")}
+	if errs := (runner{s.exec, s.t.Groups}).run(graphql.WithOperationContext(ctx, opCtx), opCtx, &course{}, to); len(errs) > 0 {
+		return errorMessage(op.id, errs)
 	}
 	return completeMessage(op.id)
 }
+
+// accept has the executor take an operation.
+func (s *socket) accept(ctx context.Context, params *graphql.RawParams) (*graphql.OperationContext, gqlerror.List) {
+	if s.t.Admit != nil {
+		if err := s.t.Admit(ctx); err != nil {
+			return nil, orInternal(present(ctx, s.exec, err))
+		}
+	}
+	opCtx, errs := s.exec.CreateOperationContext(ctx, params)
+	if len(errs) > 0 {
+		errs = orInternal(s.exec.DispatchError(graphql.WithOperationContext(ctx, opCtx), errs).Errors)
+	}
+	return opCtx, errs
+}
+
+// socketSink sends an operation's results as `next` messages.
+type socketSink struct {
+	s    *socket
+	op   *operation
+	head []byte
+}
+
+func (k *socketSink) frame(body []byte, at Place) frame {
+	return frame{op: k.op, opcode: websocket.TextMessage, head: k.head, body: body, tail: nextTail, cursor: at.Cursor}
+}
+
+func (k *socketSink) next(ctx context.Context, body []byte, at Place) error {
+	return k.s.out.send(ctx, k.frame(body, at))
+}
+
+func (k *socketSink) offer(body []byte, at Place) bool { return k.s.out.offer(k.frame(body, at)) }
+
+func (k *socketSink) began(at Place) { k.s.out.begin(k.op, at.Cursor) }
+
+func (k *socketSink) slow() { k.s.out.slow() }
+
+var nextTail = []byte{'}'}

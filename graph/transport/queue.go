@@ -23,8 +23,9 @@ type frame struct {
 	op               *operation // whose message it is; nil for the socket's own
 	opcode           byte
 	head, body, tail []byte
-	held             int64 // what it holds of the queue's bytes
-	urgent           bool  // goes out before what is queued: pings and pongs, which have no order to keep
+	held             int64  // what it holds of the queue's bytes
+	cursor           string // where the client resumes once it has this; empty: as before
+	urgent           bool   // goes out before what is queued: pings and pongs, which have no order to keep
 }
 
 func textFrame(op *operation, text []byte) frame {

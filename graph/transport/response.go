@@ -19,6 +19,9 @@ const (
 	codeUnavailable  = "UNAVAILABLE"
 )
 
+// internalError is what is left to say where even an error could not be encoded.
+const internalError = `{"message":"internal error","extensions":{"code":"` + codeInternal + `"}}`
+
 // fault says what is wrong with a request, in the form of the ValidationErrors that the schema's own errors carry, and in the
 // words of Pydantic v2.
 type fault struct {

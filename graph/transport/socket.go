@@ -16,8 +16,9 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// socket is one open WebSocket. Its goroutines: the HTTP handler's own reads, one writes, one keeps time, and each
-// operation has one.
+// socket is one open WebSocket. Its goroutines: one reads, one writes while there is something to write, and each
+// operation has one. What time brings runs on
+// timers, so that a socket with nothing to do has no goroutine for it.
 type socket struct {
 	t      *WebSocket
 	limits limits
@@ -27,27 +28,42 @@ type socket struct {
 	out    *writer
 	ctx    context.Context // ends when the socket begins to close
 	cancel context.CancelFunc
-	work   sync.WaitGroup // every goroutine of the socket but the reader, which alone adds to it
+	work   sync.WaitGroup // every goroutine of the socket but the reader
 
 	initialised chan struct{} // closed at connection_init
-	acked       chan struct{} // closed at connection_ack
 
 	mu         sync.Mutex      // guards what follows; taken before out.mu
 	viewer     context.Context // what operations run in, nil until the connection is acknowledged
 	operations map[string]*operation
 	running    int // goroutines of operations, those of completed ones too
+	timers     []*time.Timer
+	over       bool // it closes: nothing begins any more
 }
 
 // serve runs the socket to its end.
 func (s *socket) serve() {
-	s.work.Go(s.out.run)
+	defer func() {
+		if v := recover(); v != nil {
+			s.panicked("a panic in a WebSocket", v)
+			s.cut(closeAbnormal, "")
+			s.out.abort()
+		}
+	}()
 	if s.conn.Subprotocol() == subprotocol {
-		s.work.Go(s.keepTime)
+		s.after(s.limits.init, func() bool {
+			select {
+			case <-s.initialised:
+			default:
+				s.close(closeInitTimeout, reasonInitTimeout)
+			}
+			return false
+		})
 	} else {
 		s.close(closeSubprotocol, reasonSubprotocol)
 	}
 	s.read()
 	s.work.Wait()
+	<-s.out.done
 	_ = s.conn.Close()
 }
 
@@ -64,6 +80,12 @@ func (s *socket) closeWithin(code int, reason string, patience time.Duration, fl
 
 func (s *socket) closed(code int, reason string) {
 	s.cancel()
+	s.mu.Lock()
+	s.over = true
+	for _, timer := range s.timers {
+		timer.Stop()
+	}
+	s.mu.Unlock()
 	if s.t.Closed != nil {
 		s.t.Closed(s.ctx, code, reason)
 	}
@@ -100,7 +122,7 @@ func (s *socket) read() {
 		case kind != websocket.TextMessage:
 			s.close(closeInvalid, "Invalid message: it must be text")
 		default:
-			s.handle(data)
+			aside(func() { s.handle(data) })
 		}
 	}
 }
@@ -156,6 +178,7 @@ func (s *socket) handle(data []byte) {
 			s.close(closeTooManyInits, reasonTooManyInits)
 		default:
 			close(s.initialised)
+			s.after(s.limits.keepAlive, s.ping)
 			s.work.Go(func() { s.authenticate(m.payload) })
 		}
 	case typePing:
@@ -213,57 +236,87 @@ func (s *socket) authenticate(payload json.RawMessage) {
 	if viewer == nil {
 		viewer = s.ctx
 	}
+	end, ok := s.t.Quota.enter(viewer)
+	if !ok {
+		s.close(closeTooManyInits, reasonTooMany)
+		return
+	}
+	context.AfterFunc(s.ctx, end)
 	// In one step: no operation's message can come before the ack, and no client that has seen it is refused.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.viewer = viewer
 	s.out.force(textFrame(nil, ackMessage()))
-	close(s.acked)
+	if s.t.Recheck != nil {
+		s.afterLocked(jitter(s.limits.recheck), func() bool {
+			revoked := s.revoked()
+			if revoked {
+				s.close(closeForbidden, reasonForbidden)
+			}
+			return !revoked
+		})
+	}
 }
 
-// keepTime closes a socket that is not initialised in time, sends its pings, and looks after its credential.
-func (s *socket) keepTime() {
-	late := time.NewTimer(s.limits.init)
-	defer late.Stop()
-	select {
-	case <-s.initialised:
-	case <-late.C:
-		s.close(closeInitTimeout, reasonInitTimeout)
-		return
-	case <-s.ctx.Done():
-		s.close(closeGoingAway, reasonGoingAway)
+// after calls f after d, and again for as long as it is true and the socket is open.
+func (s *socket) after(d time.Duration, f func() (again bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.afterLocked(d, f)
+}
+
+// afterLocked is after, with mu held.
+func (s *socket) afterLocked(d time.Duration, f func() (again bool)) {
+	if s.over {
 		return
 	}
-
-	pings := time.NewTicker(s.limits.keepAlive)
-	defer pings.Stop()
-	acked := s.acked
-	var recheck <-chan time.Time
-	for {
-		select {
-		case <-s.ctx.Done():
-			s.close(closeGoingAway, reasonGoingAway) // unless it closes already, the server's own context has ended
+	var timer *time.Timer
+	timer = time.AfterFunc(d, func() {
+		s.mu.Lock()
+		over := s.over
+		if !over {
+			s.work.Add(1)
+		}
+		s.mu.Unlock()
+		if over {
 			return
-		case <-pings.C:
-			// The frame finds a dead peer, for every WebSocket implementation answers it by itself; the message shows the
-			// client that a subscription with nothing to say is alive, for a page cannot see frames.
-			s.out.force(frame{opcode: websocket.PingMessage, urgent: true})
-			ping := textFrame(nil, pingMessage())
-			ping.urgent = true
-			s.out.force(ping)
-		case <-acked:
-			acked = nil
-			if s.t.Recheck != nil {
-				recheck = time.After(jitter(s.limits.recheck))
-			}
-		case <-recheck:
-			if s.revoked() {
-				s.close(closeForbidden, reasonForbidden)
-				return
-			}
-			recheck = time.After(jitter(s.limits.recheck))
+		}
+		defer s.work.Done()
+		if !f() {
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.over {
+			timer.Reset(d)
+		}
+	})
+	s.timers = append(s.timers, timer)
+}
+
+// ping sends both kinds of ping. The frame finds a dead peer, for every WebSocket implementation answers it by itself; the
+// message shows the client that a subscription with nothing to say is alive, for a page cannot see frames.
+func (s *socket) ping() bool {
+	s.out.force(frame{opcode: websocket.PingMessage, urgent: true})
+	ping := textFrame(nil, pingMessage(s.cursors()))
+	ping.urgent = true
+	s.out.force(ping)
+	return true
+}
+
+// cursors are those of the operations, as far as they have been sent, by id.
+func (s *socket) cursors() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out.mu.Lock()
+	defer s.out.mu.Unlock()
+	cursors := map[string]string{}
+	for id, op := range s.operations {
+		if op.cursor != "" {
+			cursors[id] = op.cursor
 		}
 	}
+	return cursors
 }
 
 // revoked asks whether the credential still holds. Whatever goes wrong in asking is no answer, and closes nothing.

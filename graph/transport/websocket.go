@@ -21,6 +21,9 @@ const (
 	// on our own queue would mean little.
 	kernelBuffer = 128 << 10
 
+	// Clients say little: with a buffer of its own a socket does not keep the server's, which is larger.
+	readBuffer = 1 << 10
+
 	// shutdownPatience is what a socket has to take its close frame when the server shuts down.
 	shutdownPatience = time.Second
 )
@@ -49,6 +52,12 @@ type WebSocket struct {
 	// client's own if it closed the socket, and 1006 if it vanished. It must not block.
 	Closed func(ctx context.Context, code int, reason string)
 
+	// Groups lets equal subscriptions share one execution; nil: each runs by itself.
+	Groups *Groups
+
+	// Quota bounds the sockets of a credential: one more is closed with 4429. Nil: no bound.
+	Quota *Quota
+
 	// Log gets the panics of Authenticate and Recheck, those of resolvers being the executor's; slog.Default() if nil.
 	Log *slog.Logger
 
@@ -63,7 +72,7 @@ type WebSocket struct {
 
 	mu       sync.Mutex // guards what follows
 	sockets  map[*socket]struct{}
-	handlers int           // calls of Do that have not returned
+	handlers int           // sockets that are being opened, or whose goroutines have not all ended
 	drained  chan struct{} // made by Shutdown, closed when no handler is left
 	brief    int           // queries and mutations that run: unlike subscriptions they end by themselves
 	calm     chan struct{} // made by Shutdown, closed when none of those is left
@@ -103,18 +112,24 @@ func (t *WebSocket) log() *slog.Logger { return cmp.Or(t.Log, slog.Default()) }
 // Supports takes WebSocket handshakes.
 func (t *WebSocket) Supports(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
 
-// Do serves one socket, and returns when all that it started has ended.
+// Do opens one socket, which is served from then on: Shutdown ends it, and waits for all that it started.
 func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecutor) {
 	if !t.enter() {
 		refuseHandshake(w, http.StatusServiceUnavailable, refusal(codeUnavailable, "the server is shutting down"))
 		return
 	}
-	defer t.leave()
+	taken := false
+	defer func() {
+		if !taken {
+			t.leave()
+		}
+	}()
 
 	upgrader := websocket.Upgrader{
 		CheckOrigin:      t.CheckOrigin,
 		Subprotocols:     []string{subprotocol},
 		HandshakeTimeout: t.limits().write,
+		ReadBufferSize:   readBuffer,
 		// Nothing is written through gorilla's buffer, so none is kept.
 		WriteBufferPool: &t.buffers,
 		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
@@ -122,26 +137,31 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 			refuseHandshake(w, status, refusal(codeBadUserInput, reason.Error(), valueError(reason.Error(), "header")))
 		},
 	}
-	conn, err := upgrader.Upgrade(hijacker{w}, r, nil)
+	conn, err := upgrader.Upgrade(hijacker{w}, r, w.Header()) // with what others have said of the response
 	if err != nil {
 		return // answered
 	}
 	if tcp, ok := conn.NetConn().(interface{ SetWriteBuffer(bytes int) error }); ok {
 		_ = tcp.SetWriteBuffer(kernelBuffer)
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
+	// The request's goroutine, its stack and its buffers go; the socket may stay for days.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	s := &socket{
 		t: t, limits: t.limits(), exec: exec, conn: conn, header: r.Header, ctx: ctx, cancel: cancel,
-		initialised: make(chan struct{}), acked: make(chan struct{}), operations: map[string]*operation{},
+		initialised: make(chan struct{}), operations: map[string]*operation{},
 	}
 	s.out = newWriter(conn.NetConn(), s.limits.write, s.limits.queue, &t.buffers)
 	s.out.slow = s.closeSlow
 	if !t.add(s) {
 		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience, true)
 	}
-	defer t.remove(s)
-	s.serve()
+	taken = true
+	go func() {
+		defer t.leave()
+		defer t.remove(s)
+		defer cancel()
+		s.serve()
+	}()
 }
 
 // Shutdown lets queries and mutations that run send their results, for a second at most, and closes every socket with 1001

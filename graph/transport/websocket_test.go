@@ -308,7 +308,7 @@ func TestWebSocketLimitsOperations(t *testing.T) {
 
 func TestWebSocketPingsAndFindsADeadPeer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, &transport.WebSocket{KeepAlive: 100 * time.Millisecond}, transport.HTTP{})
+	w := newWorld(t, &transport.WebSocket{KeepAlive: time.Second}, transport.HTTP{})
 	w.connect(t) // reads nothing from here on, and so answers no ping
 	alive := w.connect(t)
 	frames := make(chan struct{}, 100)
@@ -377,4 +377,30 @@ func TestWebSocketRefusesHandshakes(t *testing.T) {
 	if got := dial(nil); got != http.StatusServiceUnavailable {
 		t.Errorf("after Shutdown: %d", got)
 	}
+}
+
+func TestWebSocketPingsCarryTheCursors(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, &transport.WebSocket{KeepAlive: time.Second / 10}, transport.HTTP{})
+	w.log.add()
+	client := w.connect(t)
+	client.pings = true
+	client.subscribe("a", `subscription{numbers}`)
+	client.subscribe("b", `subscription{feed}`) // has no places
+	wait(t, "the feed", w.feeds)
+	until := func(want string) {
+		t.Helper()
+		for got := ""; got != want; {
+			var err error
+			if got, err = client.receive(); err != nil {
+				t.Fatalf("waiting for %s: %v", want, err)
+			}
+		}
+	}
+	until(`{"type":"ping","payload":{"cursors":{"a":"c1"}}}`) // before it has had anything
+	w.log.add()
+	until(`{"id":"a","type":"next","payload":{"data":{"numbers":2}}}`)
+	until(`{"type":"ping","payload":{"cursors":{"a":"c2"}}}`)
+	client.send(`{"type":"complete","id":"a"}`)
+	until(`{"type":"ping"}`)
 }

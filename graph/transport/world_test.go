@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +34,7 @@ const patience = 20 * time.Second
 const schemaText = `
 	type Query { name: String!  number(of: ID): String  nothing: String  fail: String  refused: String  panics: String  header: String  waits: String }
 	type Mutation { name: String! }
-	type Subscription { feed: String!  flood: String!  fail: String!  panics: String! }
+	type Subscription { feed: String!  flood: String!  fail: String!  panics: String!  numbers(after: String): Int! }
 `
 
 // feed is one running `subscription { feed }`, driven by its test.
@@ -62,11 +64,70 @@ type world struct {
 	closed chan closure
 	begun  chan struct{} // gets one when `waits` begins
 	waits  chan struct{} // closed: `waits` ends, whatever its context says
+	floods chan context.Context
+	log    *numbers // what `numbers` serves
+}
+
+// numbers is a feed of the numbers 1, 2, 3, …, with places.
+type numbers struct {
+	mu      sync.Mutex
+	last    int64
+	changed chan struct{}
+	made    atomic.Int64 // results that executions made of them
+}
+
+func (n *numbers) add() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last++
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+func (n *numbers) end() (int64, <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.last, n.changed
+}
+
+func numberPlace(n int64) transport.Place {
+	return transport.Place{Cursor: fmt.Sprintf("c%d", n), Seq: n}
+}
+
+// follow serves the numbers as a resolver does.
+func (n *numbers) follow(ctx context.Context, after *string) graphql.ResponseHandler {
+	at, _ := n.end()
+	if after = transport.After(ctx, after); after != nil {
+		if _, err := fmt.Sscanf(*after, "c%d", &at); err != nil {
+			return graphql.OneShot(&graphql.Response{Errors: gqlerror.List{{Message: "no cursor", Extensions: map[string]any{"code": "BAD_USER_INPUT"}}}})
+		}
+	}
+	transport.Began(ctx, numberPlace(at))
+	return func(ctx context.Context) *graphql.Response {
+		for {
+			if until, bounded := transport.Until(ctx); bounded && at >= until {
+				transport.Reached(ctx, numberPlace(at))
+				return nil
+			}
+			last, changed := n.end()
+			if at < last {
+				at++
+				transport.Mark(ctx, numberPlace(at))
+				n.made.Add(1)
+				return &graphql.Response{Data: fmt.Appendf(nil, `{"numbers":%d}`, at)}
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
 }
 
 func newWorld(t *testing.T, live *transport.WebSocket, h transport.HTTP) *world {
 	t.Helper()
-	w := &world{live: live, feeds: make(chan *feed, 100), closed: make(chan closure, 100), begun: make(chan struct{}, 100), waits: make(chan struct{})}
+	w := &world{live: live, feeds: make(chan *feed, 100), closed: make(chan closure, 100), begun: make(chan struct{}, 100), waits: make(chan struct{}), floods: make(chan context.Context, 100), log: &numbers{changed: make(chan struct{})}}
 	schema := gqlparser.MustLoadSchema(&ast.Source{Input: schemaText})
 	w.gql = handler.New(&graphql.ExecutableSchemaMock{
 		SchemaFunc: func() *ast.Schema { return schema },
@@ -93,6 +154,11 @@ func newWorld(t *testing.T, live *transport.WebSocket, h transport.HTTP) *world 
 		if err := live.Shutdown(ctx); err != nil {
 			t.Error(err)
 		}
+		if h.Events != nil {
+			if err := h.Events.Shutdown(ctx); err != nil {
+				t.Error(err)
+			}
+		}
 		w.Close()
 	})
 	return w
@@ -103,7 +169,7 @@ func (w *world) exec(ctx context.Context) graphql.ResponseHandler {
 	op := graphql.GetOperationContext(ctx)
 	first := op.Operation.SelectionSet[0].(*ast.Field)
 	if op.Operation.Operation == ast.Subscription {
-		return w.subscribe(ctx, first.Name)
+		return w.subscribe(ctx, op, first)
 	}
 	if first.Name == "refused" { // before execution
 		return graphql.OneShot(w.respond(ctx, op, first))
@@ -150,14 +216,21 @@ func (w *world) respond(ctx context.Context, op *graphql.OperationContext, field
 	}
 }
 
-func (w *world) subscribe(ctx context.Context, field string) graphql.ResponseHandler {
-	switch field {
+func (w *world) subscribe(ctx context.Context, op *graphql.OperationContext, field *ast.Field) graphql.ResponseHandler {
+	switch field.Name {
+	case "numbers":
+		var after *string
+		if text, ok := field.ArgumentMap(op.Variables)["after"].(string); ok {
+			after = &text
+		}
+		return w.log.follow(ctx, after)
 	case "fail":
 		graphql.AddError(ctx, errors.New("no stream"))
 		return nil
 	case "panics":
 		return func(context.Context) *graphql.Response { panic("a stream's panic") }
 	case "flood":
+		w.floods <- ctx
 		text := `{"flood":"` + strings.Repeat("x", 16<<10) + `"}`
 		return func(ctx context.Context) *graphql.Response {
 			if ctx.Err() != nil {
@@ -242,7 +315,7 @@ func (c *client) receive() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if c.pings || string(data) != `{"type":"ping"}` {
+		if c.pings || !strings.HasPrefix(string(data), `{"type":"ping"`) {
 			return string(data), nil
 		}
 	}

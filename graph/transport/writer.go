@@ -18,7 +18,8 @@ const closeReplyWait = time.Second
 
 var errSocketClosed = errors.New("the socket is closing")
 
-// writer is the one goroutine that writes to a connection, and the queue before it, bounded in bytes.
+// writer writes to a connection, from the queue before it, which is bounded in bytes. It has one goroutine, and none while
+// there is nothing to write: an idle connection keeps no stack for it.
 type writer struct {
 	conn    net.Conn
 	stall   time.Duration // for so long the peer may take nothing
@@ -26,11 +27,13 @@ type writer struct {
 	limit   int64
 	space   *semaphore.Weighted // what is queued or being written holds its bytes of it; first come, first served
 	buffers *sync.Pool          // of *[]byte, shared by all connections
-	wake    chan struct{}       // holds one: there is something to do
+	done    chan struct{}       // closed when nothing is written any more
 
 	mu     sync.Mutex // guards what follows, and every deadline of conn; never held while writing
 	urgent queue
 	queue  queue
+	writes bool     // run runs
+	ended  bool     // done is closed
 	end    *closing // set once: the writer takes no more frames, and the one left to send is the close frame
 }
 
@@ -44,7 +47,7 @@ type closing struct {
 func newWriter(conn net.Conn, stall time.Duration, limit int64, buffers *sync.Pool) *writer {
 	return &writer{
 		conn: conn, stall: stall, limit: limit, buffers: buffers,
-		space: semaphore.NewWeighted(limit), wake: make(chan struct{}, 1),
+		space: semaphore.NewWeighted(limit), done: make(chan struct{}),
 	}
 }
 
@@ -71,6 +74,27 @@ func (w *writer) send(ctx context.Context, f frame) error {
 	return nil
 }
 
+// offer queues a frame if there is room for it now. A socket that closes takes everything, and sends nothing.
+func (w *writer) offer(f frame) bool {
+	f.held = min(int64(f.size())+frameOverhead, w.limit)
+	if !w.space.TryAcquire(f.held) {
+		return false
+	}
+	if !w.put(f) {
+		w.space.Release(f.held)
+	}
+	return true
+}
+
+// begin notes where a client would resume that has had nothing of the operation yet.
+func (w *writer) begin(op *operation, cursor string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if op.cursor == "" {
+		op.cursor = cursor
+	}
+}
+
 // force queues a small frame of the server's own making whether or not there is room. The callers make few.
 func (w *writer) force(f frame) { _ = w.put(f) }
 
@@ -89,10 +113,11 @@ func (w *writer) put(f frame) bool {
 	return true
 }
 
+// signal says that there is something to do; mu is held.
 func (w *writer) signal() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
+	if !w.writes && !w.ended {
+		w.writes = true
+		go w.run()
 	}
 }
 
@@ -135,30 +160,37 @@ func (w *writer) extend(patience time.Duration) {
 	}
 }
 
-// run writes until finish is called or the connection breaks. It leaves the connection open for the peer's close frame, or
-// cuts it.
+// run writes until nothing is left to write, or the connection ends: because finish was called, or it broke. Then it leaves
+// the connection open for the peer's close frame, or cuts it.
 func (w *writer) run() {
-	for range w.wake {
-		for {
-			buf, held, end := w.take()
-			if end != nil {
-				w.sendClose(end)
-				return
-			}
-			if buf == nil {
-				break
-			}
-			err := w.write(*buf)
-			w.space.Release(held)
-			if cap(*buf) <= 2*batchBytes {
-				w.buffers.Put(buf)
-			}
-			if err != nil {
-				w.abort()
-				return
-			}
+	for {
+		buf, held, end := w.take()
+		if end != nil {
+			w.sendClose(end)
+			w.over()
+			return
+		}
+		if buf == nil {
+			return
+		}
+		err := w.write(*buf)
+		w.space.Release(held)
+		if cap(*buf) <= 2*batchBytes {
+			w.buffers.Put(buf)
+		}
+		if err != nil {
+			w.abort()
+			w.over()
+			return
 		}
 	}
+}
+
+func (w *writer) over() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	close(w.done)
 }
 
 // take encodes the next batch, and leaves out what belongs to an operation that its client has completed.
@@ -183,12 +215,16 @@ func (w *writer) take() (buf *[]byte, held int64, end *closing) {
 			*buf = (*buf)[:0]
 		}
 		*buf, held, n = f.append(*buf), held+f.held, n+1
+		if f.cursor != "" {
+			f.op.cursor = f.cursor
+		}
 		if len(*buf) >= batchBytes {
 			break
 		}
 	}
 	if buf == nil {
 		end = w.end
+		w.writes = end != nil
 	}
 	return buf, held, end
 }

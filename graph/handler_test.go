@@ -1,0 +1,114 @@
+package graph_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"parley/graph"
+	"parley/store"
+)
+
+// server is the schema's handler, without a database, for an ADMIN viewer.
+func server(t *testing.T, cfg graph.HandlerConfig) (ask func(body string) (status int, answer string)) {
+	t.Helper()
+	if cfg.Resolver == nil {
+		cfg.Resolver = &graph.Resolver{}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.Introspection = func(*store.Viewer) bool { return true }
+	h := graph.NewHandler(cfg)
+	t.Cleanup(func() {
+		if err := h.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	v := &store.Viewer{BusinessID: "biz_1", Credential: &store.Credential{ID: "c", Kind: store.KindAccessToken, Scope: store.ScopeAdmin, Prefix: "at_12345"}}
+	return func(body string) (int, string) {
+		r := httptest.NewRequest(http.MethodPost, "/graphql", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r.WithContext(store.WithRequestID(store.WithViewer(r.Context(), v, nil), "req_1")))
+		return w.Code, w.Body.String()
+	}
+}
+
+func TestInternalErrorsShowTheRequestAndNothingElse(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	ask := server(t, graph.HandlerConfig{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	_, answer := ask(`{"query":"{ feedCursor }"}`) // there is no database
+	var got struct {
+		Errors []struct {
+			Message    string
+			Extensions struct{ Code, RequestID string }
+		}
+	}
+	if err := json.Unmarshal([]byte(answer), &got); err != nil || len(got.Errors) != 1 {
+		t.Fatalf("%s: %v", answer, err)
+	}
+	if e := got.Errors[0]; e.Message != "something went wrong on our side" || e.Extensions.Code != "INTERNAL" || e.Extensions.RequestID != "req_1" {
+		t.Errorf("got %s", answer)
+	}
+	if !strings.Contains(log.String(), "nil pointer") {
+		t.Errorf("the cause is not in the log: %s", log.String())
+	}
+}
+
+func TestPersistedQueries(t *testing.T) {
+	t.Parallel()
+	ask := server(t, graph.HandlerConfig{})
+	hash := func(query string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(query))) }
+	body := func(query, hash string, version int) string {
+		b, _ := json.Marshal(map[string]any{"query": query, "extensions": map[string]any{"persistedQuery": map[string]any{"version": version, "sha256Hash": hash}}})
+		return string(b)
+	}
+	expect := func(request, want string) {
+		t.Helper()
+		if _, answer := ask(request); !strings.Contains(answer, want) {
+			t.Errorf("wanted %s\ngot    %s", want, answer)
+		}
+	}
+	const query, answer = `{ __typename }`, `{"data":{"__typename":"Query"}}`
+	expect(body("", hash(query), 1), `"code":"PERSISTED_QUERY_NOT_FOUND"`)
+	expect(body("", hash(query), 1), `"message":"PersistedQueryNotFound"`)
+	expect(body(query, hash("another"), 1), `"code":"BAD_USER_INPUT"`)
+	expect(body(query, hash(query), 2), `"code":"BAD_USER_INPUT"`)
+	expect(body(query, hash(query), 1), answer)
+	expect(body("", hash(query), 1), answer)
+
+	// However many others come, the cache is bounded: this one is forgotten.
+	for i := range 45 {
+		other := fmt.Sprintf("{ a%d: __typename } # %s", i, strings.Repeat("x", 100<<10))
+		expect(body(other, hash(other), 1), `{"data":{"a`)
+	}
+	expect(body("", hash(query), 1), `"code":"PERSISTED_QUERY_NOT_FOUND"`)
+}
+
+// BenchmarkHundredThousandAliases shows that a document of 100,000 aliases is refused for little: some milliseconds, which are
+// those of reading a megabyte of JSON and of the first 10,000 tokens.
+func BenchmarkHundredThousandAliases(b *testing.B) {
+	var query strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&query, " a%d:id", i)
+	}
+	body, _ := json.Marshal(map[string]string{"query": "{viewer{business{" + query.String() + "}}}"})
+	h := graph.NewHandler(graph.HandlerConfig{Resolver: &graph.Resolver{}, Log: slog.New(slog.DiscardHandler), Introspection: func(*store.Viewer) bool { return false }})
+	for b.Loop() {
+		r := httptest.NewRequest(http.MethodPost, "/graphql", bytes.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); !strings.Contains(w.Body.String(), "TOO_COMPLEX") && !strings.Contains(w.Body.String(), "1048576") {
+			b.Fatal(w.Body.String())
+		}
+	}
+}

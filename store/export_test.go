@@ -1,0 +1,61 @@
+package store
+
+import (
+	"context"
+	"strings"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
+)
+
+// Reads has each query of the reading connections told to see.
+func (s *Store) Reads(see func(query string)) { s.read = s.read.WithQueryHook(hook(see)) }
+
+type hook func(query string)
+
+func (hook) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
+
+func (h hook) AfterQuery(_ context.Context, e *bun.QueryEvent) { h(e.Query) }
+
+// Plan is how the database would run a query over a large table. Tables of tests are small, and PostgreSQL would rather read
+// them whole: it is told to do so only where there is no other way.
+func (s *Store) Plan(ctx context.Context, query string) (string, error) {
+	explain := "EXPLAIN QUERY PLAN "
+	var db bun.IDB = s.read
+	if s.read.Dialect().Name() == dialect.PG {
+		tx, err := s.read.BeginTx(ctx, nil)
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = tx.Rollback() }()
+		db = tx
+		explain = "EXPLAIN "
+		for _, way := range []string{"seqscan", "bitmapscan", "sort", "incremental_sort"} {
+			if _, err := tx.ExecContext(ctx, "SET LOCAL enable_"+way+" = off"); err != nil {
+				return "", err
+			}
+		}
+	}
+	rows, err := db.QueryContext(ctx, explain+query)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		return "", err
+	}
+	var plan []string
+	for rows.Next() {
+		var line, ignored string
+		to := []any{&line}
+		for range columns[1:] {
+			to = append([]any{&ignored}, to...) // the text stands last
+		}
+		if err := rows.Scan(to...); err != nil {
+			return "", err
+		}
+		plan = append(plan, line)
+	}
+	return strings.Join(plan, "\n"), rows.Err()
+}

@@ -1,0 +1,104 @@
+package store_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"parley/store"
+)
+
+// TestListsReadAnIndex reads the plans of the lists that grow: each page comes from an index, in its order. Nothing is read
+// whole, and nothing is sorted.
+func TestListsReadAnIndex(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		v := newBusiness(t, s)
+		var queries []string
+		s.Reads(func(query string) { queries = append(queries, query) })
+		ctx, ten := t.Context(), 10
+		page, endpoint := store.PageInput{First: 10}, "we_1"
+		cursor := store.Cursor{BusinessID: v.BusinessID}.String()
+		// A SCAN of a page is of what the index gave.
+		wholly := regexp.MustCompile(`(?m)Seq Scan|Sort|^\s*SCAN [a-oq-z]\w*$|USE TEMP B-TREE`)
+		for name, read := range map[string]func() error{
+			"agents":     func() error { _, err := s.Agents(ctx, v.BusinessID, page); return err },
+			"deliveries": func() error { _, err := s.Deliveries(ctx, v.BusinessID, store.DeliveryFilter{}, page); return err },
+			"an endpoint's deliveries": func() error {
+				_, err := s.Deliveries(ctx, v.BusinessID, store.DeliveryFilter{EndpointID: &endpoint}, page)
+				return err
+			},
+			"some endpoints' deliveries": func() error {
+				_, err := s.DeliveriesOf(ctx, v.BusinessID, []string{"we_1", "we_2", "we_3"}, nil, page)
+				return err
+			},
+			"events after": func() error {
+				_, err := s.Events(ctx, v.BusinessID, nil, store.EventPage{First: &ten, After: &cursor})
+				return err
+			},
+			"events before": func() error {
+				_, err := s.Events(ctx, v.BusinessID, nil, store.EventPage{Last: &ten, Before: &cursor})
+				return err
+			},
+		} {
+			queries = nil
+			if err := read(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if len(queries) == 0 {
+				t.Fatalf("%s: nothing was read", name)
+			}
+			for _, query := range queries {
+				if !strings.Contains(query, "ORDER BY") {
+					continue // what it reads beside the list is one row
+				}
+				plan, err := s.Plan(ctx, query)
+				if err != nil {
+					t.Fatalf("%s: %v", query, err)
+				}
+				if wholly.MatchString(plan) || !strings.Contains(plan, "ndex") && !strings.Contains(plan, "INDEX") {
+					t.Errorf("%s:\n%s\n%s", name, query, plan)
+				}
+			}
+		}
+	})
+}
+
+// TestDeliveriesOfEndpointsAreReadAtOnce shows that the number of statements does not grow with that of the endpoints.
+func TestDeliveriesOfEndpointsAreReadAtOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		v := newBusiness(t, s)
+		var ids []string
+		for range 5 {
+			ids = append(ids, newEndpoint(t, s, v, store.MessageCreated).ID)
+		}
+		for range 4 {
+			finish(t, s, begin(t, s, v, ""))
+		}
+		statements := 0
+		s.Reads(func(string) { statements++ })
+		ids = append(ids, ids[0]) // asked for twice
+		of, err := s.DeliveriesOf(t.Context(), v.BusinessID, ids, nil, store.PageInput{First: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if statements != 1 {
+			t.Errorf("%d statements", statements)
+		}
+		for _, id := range ids {
+			alone, err := s.Deliveries(t.Context(), v.BusinessID, store.DeliveryFilter{EndpointID: &id}, store.PageInput{First: 3})
+			if err != nil || len(alone.Edges) != 3 || !alone.PageInfo.HasNextPage {
+				t.Fatalf("%+v, %v", alone, err)
+			}
+			if len(of[id].Edges) != 3 || of[id].PageInfo.HasNextPage != alone.PageInfo.HasNextPage {
+				t.Fatalf("of %s: %+v", id, of[id])
+			}
+			for i, e := range alone.Edges {
+				if of[id].Edges[i].Cursor != e.Cursor || of[id].Edges[i].Node.ID != e.Node.ID {
+					t.Errorf("edge %d of %s differs", i, id)
+				}
+			}
+		}
+	})
+}
