@@ -24,6 +24,7 @@ import (
 	"parley/agent/openai"
 	"parley/egress"
 	"parley/graph"
+	"parley/graphiql"
 	"parley/rest"
 	"parley/store"
 	"parley/stream"
@@ -249,9 +250,12 @@ func (p *parts) route() error {
 		Introspection: p.settings.mayIntrospect, Limits: p.settings.graphQLLimits(),
 		Sockets: p.settings.MaxSockets, CheckOrigin: allowed.mayConnect, Log: p.log,
 	})
+	page := graphiql.Handler()
 	p.health = &health{store: p.store, stream: p.stream}
 	mux := http.NewServeMux()
 	mux.Handle("/graphql", door.authenticate(p.graphql))
+	mux.Handle("GET /graphiql", page)
+	mux.Handle("GET /graphiql/", page)
 	mux.HandleFunc("GET /healthz", p.health.alive)
 	mux.HandleFunc("GET /readyz", p.health.ready)
 	mux.Handle("GET /metrics", metrics(p.stream))
