@@ -43,12 +43,13 @@ const (
 // startBare starts a bare handler on an empty database of the mode's kind: SQLite has one connection that writes, PostgreSQL
 // one for each client.
 func (r *rig) startBare(ctx context.Context) (b *bare, err error) {
-	b = &bare{stage: newStage(ctx)}
+	on := newStage(ctx)
 	defer func() {
 		if err != nil {
-			b.end()
+			on.end()
 		}
 	}()
+	b = &bare{stage: on}
 	if err := b.open(r); err != nil {
 		return nil, err
 	}

@@ -61,12 +61,13 @@ func (r *rig) database(on *stage) (url string, err error) {
 }
 
 func (r *rig) start(ctx context.Context, env ...string) (s *server, err error) {
-	s = &server{stage: newStage(ctx)}
+	on := newStage(ctx)
 	defer func() {
 		if err != nil {
-			s.end()
+			on.end()
 		}
 	}()
+	s = &server{stage: on}
 	var dir, redis, addr string
 	err = s.try(func() {
 		dir, addr = s.TempDir(), servers.FreePort(s)

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
@@ -16,6 +17,12 @@ type hook func(query string)
 func (hook) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) context.Context { return ctx }
 
 func (h hook) AfterQuery(_ context.Context, e *bun.QueryEvent) { h(e.Query) }
+
+// FailedSince has each endpoint that fails have begun to fail d earlier.
+func (s *Store) FailedSince(ctx context.Context, d time.Duration) error {
+	_, err := s.db.NewRaw("UPDATE endpoints SET failing_since = failing_since - ?", d.Microseconds()).Exec(ctx)
+	return err
+}
 
 // Plan is how the database would run a query over a large table. Tables of tests are small, and PostgreSQL would rather read
 // them whole: it is told to do so only where there is no other way.
