@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -39,13 +40,14 @@ type write struct {
 // and inserted together when all writes have been applied.
 type tx struct {
 	bun.Tx
-	remote   bool
-	hot      hot
-	now      Time
-	messages []*Message
-	runs     []*Run // that begin
-	ended    []*Run // that end
-	events   []*Event
+	remote     bool
+	hot        hot
+	insertions map[reflect.Type]*insertion
+	now        Time
+	messages   []*Message
+	runs       []*Run // that begin
+	ended      []*Run // that end
+	events     []*Event
 }
 
 // forUpdate is a query of rows that the transaction is about to change: it locks them, where there are other writers.
@@ -213,7 +215,7 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	t := &tx{Tx: bunTx, remote: b.s.remote(), hot: b.s.hotWrites, now: b.s.Now()}
+	t := &tx{Tx: bunTx, remote: b.s.remote(), hot: b.s.hotWrites, insertions: b.s.insertions, now: b.s.Now()}
 	err = func() error {
 		if b.s.remote() { // only there can a commit's answer be lost
 			if _, err := t.NewRaw("INSERT INTO batches (id, created_at) VALUES (?, ?)", id, t.now).Exec(ctx); err != nil {
@@ -290,15 +292,11 @@ func lost(err error) bool {
 // businesses' sequences, in ascending order of id: those row locks stand until the commit, which is what makes sequence
 // order commit order.
 func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) error {
-	if len(t.messages) > 0 {
-		if _, err := t.NewInsert().Model(&t.messages).Returning("NULL").Exec(ctx); err != nil {
-			return fmt.Errorf("insert messages: %w", err)
-		}
+	if err := insert(ctx, t, t.messages); err != nil {
+		return err
 	}
-	if len(t.runs) > 0 {
-		if _, err := t.NewInsert().Model(&t.runs).Returning("NULL").Exec(ctx); err != nil {
-			return fmt.Errorf("insert runs: %w", err)
-		}
+	if err := insert(ctx, t, t.runs); err != nil {
+		return err
 	}
 	if err := s.endRuns(ctx, t); err != nil {
 		return err
@@ -316,20 +314,13 @@ func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) erro
 	if err := numberEvents(ctx, t); err != nil {
 		return err
 	}
-	if _, err := t.NewInsert().Model(&t.events).Returning("NULL").Exec(ctx); err != nil {
-		return fmt.Errorf("insert events: %w", err)
+	if err := insert(ctx, t, t.events); err != nil {
+		return err
 	}
-	for len(deliveries) > 0 {
-		n := min(len(deliveries), 500)
-		rows := make([]*Delivery, n)
-		for i, d := range deliveries[:n] {
-			d.row.Seq = d.event.Seq
-			rows[i] = d.row
-		}
-		if _, err := t.NewInsert().Model(&rows).Returning("NULL").Exec(ctx); err != nil {
-			return fmt.Errorf("insert deliveries: %w", err)
-		}
-		deliveries = deliveries[n:]
+	rows := make([]*Delivery, len(deliveries))
+	for i, d := range deliveries {
+		d.row.Seq = d.event.Seq
+		rows[i] = d.row
 	}
-	return nil
+	return insert(ctx, t, rows)
 }

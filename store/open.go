@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -70,9 +71,12 @@ type Store struct {
 	unlock  func() error
 	log     *slog.Logger
 
-	hotReads, hotWrites hot // empty on PostgreSQL
-	agents              agentCache
-	clock               atomic.Pointer[reading] // of the database; nil for SQLite
+	hotReads, hotWrites     hot
+	insertions              map[reflect.Type]*insertion
+	endRunsSQL, outcomesSQL *bulk
+
+	agents agentCache
+	clock  atomic.Pointer[reading] // of the database; nil for SQLite
 }
 
 // Open opens the database, brings its schema up to date, and starts the commit batcher. Close it after use.

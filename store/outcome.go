@@ -21,14 +21,16 @@ type Outcome struct {
 	Disable string // why the endpoint is to be disabled; empty: it is not
 }
 
-// deliveryChange is a row of the bulk update that records outcomes.
-type deliveryChange struct {
-	ID       string `bun:"delivery_id,type:text"`
-	Seen     int64  `bun:"seen,type:bigint"` // attempts made before this one
-	Trigger  string `bun:"why,type:text"`
-	Attempts int64  `bun:"attempts,type:bigint"`
-	Status   string `bun:"status,type:text"`
-	Next     *Time  `bun:"next,type:bigint"`
+const outcomesSQL = `UPDATE deliveries SET attempts = new.attempts, leased = FALSE, updated_at = new.updated_at,
+	status = CASE WHEN deliveries.status = 'delivered' THEN 'delivered'
+		WHEN deliveries.next_attempt_at IS NULL AND new.next IS NOT NULL THEN 'failed' ELSE new.status END,
+	next_attempt_at = CASE WHEN deliveries.next_attempt_at IS NULL THEN NULL ELSE new.next END
+	FROM {rows} WHERE deliveries.id = new.id AND deliveries.attempts = new.seen AND deliveries.trigger_name = new.why
+	AND (deliveries.status <> 'delivered' OR deliveries.next_attempt_at IS NOT NULL)`
+
+// What an outcome changes; seen are the attempts made before it.
+var outcomeColumns = []column{
+	{"id", "text"}, {"seen", "bigint"}, {"why", "text"}, {"attempts", "bigint"}, {"status", "text"}, {"next", "bigint"}, {"updated_at", "bigint"},
 }
 
 // Record writes outcomes, their attempts, and what they mean for the endpoints, in one transaction. An outcome counts only
@@ -53,13 +55,8 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		if err != nil {
 			return err
 		}
-		var changes []*deliveryChange
-		for _, o := range outcomes {
-			if slices.Contains(good, o.Job.Shard) {
-				changes = append(changes, o.change())
-			}
-		}
-		if len(changes) == 0 {
+		held := slices.DeleteFunc(slices.Clone(outcomes), func(o *Outcome) bool { return !slices.Contains(good, o.Job.Shard) })
+		if len(held) == 0 {
 			return nil
 		}
 		of, err := readHealth(ctx, t, outcomes)
@@ -69,16 +66,9 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		if err != nil {
 			return err
 		}
-		err = t.NewUpdate().With("change", t.NewValues(&changes)).Model((*Delivery)(nil)).TableExpr("change").
-			Set("attempts = change.attempts").Set("leased = ?", false).Set("updated_at = ?", t.now).
-			Set("status = CASE WHEN delivery.status = ? THEN ? WHEN delivery.next_attempt_at IS NULL AND change.next IS NOT NULL THEN ? ELSE change.status END",
-				Delivered, Delivered, Failed).
-			Set("next_attempt_at = CASE WHEN delivery.next_attempt_at IS NULL THEN NULL ELSE change.next END").
-			Where("delivery.id = change.delivery_id AND delivery.attempts = change.seen AND delivery.trigger_name = change.why").
-			Where("delivery.status <> ? OR delivery.next_attempt_at IS NOT NULL", Delivered).
-			Returning("id").Scan(ctx, &changed)
+		_, err = t.run(ctx, s.outcomesSQL, len(held), func(i int) ([]any, error) { return held[i].row(t.now), nil }, func(id string) { changed = append(changed, id) })
 		if err != nil {
-			return fmt.Errorf("record %d outcomes: %w", len(changes), err)
+			return fmt.Errorf("record %d outcomes: %w", len(held), err)
 		}
 		written := made(outcomes, changed)
 		if err := recordAttempts(ctx, t, written); err != nil {
@@ -93,15 +83,17 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 	return changed, disabled, err
 }
 
-func (o *Outcome) change() *deliveryChange {
-	c := &deliveryChange{
-		ID: o.Job.DeliveryID, Seen: int64(o.Job.Attempts), Trigger: string(o.Job.Trigger), Attempts: int64(o.Job.Attempts),
-		Status: string(o.Status), Next: o.Next,
-	}
+// row is the outcome as outcomeColumns has it.
+func (o *Outcome) row(now Time) []any {
+	attempts := o.Job.Attempts
 	if o.Attempt != nil {
-		c.Attempts = int64(o.Attempt.Number)
+		attempts = o.Attempt.Number
 	}
-	return c
+	var next any
+	if o.Next != nil {
+		next = int64(*o.Next)
+	}
+	return []any{o.Job.DeliveryID, int64(o.Job.Attempts), string(o.Job.Trigger), int64(attempts), string(o.Status), next, int64(now)}
 }
 
 // made are the outcomes of the deliveries that changed.
@@ -126,13 +118,7 @@ func recordAttempts(ctx context.Context, t *tx, outcomes []*Outcome) error {
 			attempts = append(attempts, o.Attempt)
 		}
 	}
-	if len(attempts) == 0 {
-		return nil
-	}
-	if _, err := t.NewInsert().Model(&attempts).Returning("NULL").Exec(ctx); err != nil {
-		return fmt.Errorf("insert %d attempts: %w", len(attempts), err)
-	}
-	return nil
+	return insert(ctx, t, attempts)
 }
 
 // firstOutcomes keeps one outcome a delivery: after an outage longer than a lease two can wait to be written.

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -73,8 +72,8 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 			return err
 		}
 		if fresh {
-			if _, err := t.NewInsert().Model(&lock).Returning("NULL").Exec(ctx); err != nil {
-				return fmt.Errorf("insert session: %w", err)
+			if err := insert(ctx, t, []*Session{&lock}); err != nil {
+				return err
 			}
 		} else if err := lockSession(ctx, t, &lock, in.Ticket); err != nil {
 			return err
@@ -234,20 +233,24 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...Run
 	})
 }
 
-// endedRun is a row of the bulk update that ends runs.
-type endedRun struct {
-	ID           string    `bun:"run_id,type:text"`
-	Fence        int64     `bun:"seen,type:bigint"`
-	Status       RunStatus `bun:"status,type:text"`
-	Model        string    `bun:"model,type:text"`
-	InputTokens  int64     `bun:"input_tokens,type:bigint"`
-	OutputTokens int64     `bun:"output_tokens,type:bigint"`
-	Source       string    `bun:"usage_source,type:text"`
-	Cost         *int64    `bun:"cost,type:bigint"`
-	ErrorClass   *string   `bun:"error_class,type:text"`
-	Steps        string    `bun:"steps,type:text"`
-	ReplyID      *string   `bun:"reply_id,type:text"`
-	FinishedAt   *Time     `bun:"finished_at,type:bigint"`
+const endRunsSQL = `UPDATE runs SET status = new.status, model = new.model, input_tokens = new.input_tokens,
+	output_tokens = new.output_tokens, usage_source = new.usage_source, cost = new.cost, error_class = new.error_class,
+	steps = new.steps, reply_id = new.reply_id, finished_at = new.finished_at
+	FROM {rows} WHERE runs.id = new.id AND runs.fence = new.fence AND runs.status = 'running'`
+
+var endedRunColumns = []column{
+	{"id", "text"},
+	{"fence", "bigint"},
+	{"status", "text"},
+	{"model", "text"},
+	{"input_tokens", "bigint"},
+	{"output_tokens", "bigint"},
+	{"usage_source", "text"},
+	{"cost", "bigint"},
+	{"error_class", "text"},
+	{"steps", "text"},
+	{"reply_id", "text"},
+	{"finished_at", "bigint"},
 }
 
 // endRuns writes how the transaction's runs ended. The rows of their sessions were locked first, here as everywhere, so that
@@ -256,29 +259,19 @@ func (s *Store) endRuns(ctx context.Context, t *tx) error {
 	if len(t.ended) == 0 {
 		return nil
 	}
-	rows := make([]*endedRun, len(t.ended))
-	for i, r := range t.ended {
-		steps, err := json.Marshal(r.Steps)
-		if err != nil {
-			return fmt.Errorf("encode the steps of run %s: %w", r.ID, err)
-		}
-		rows[i] = &endedRun{
-			r.ID, r.Fence, r.Status, r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), s.cost(r.Steps), r.ErrorClass,
-			string(steps), r.ReplyID, r.FinishedAt,
-		}
+	n, err := t.run(ctx, s.endRunsSQL, len(t.ended), func(i int) ([]any, error) {
+		r := t.ended[i]
+		steps, err := encode(r.Steps)
+		return []any{
+			r.ID, r.Fence, string(r.Status), r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), orNil(s.cost(r.Steps)),
+			orNil(r.ErrorClass), string(steps), orNil(r.ReplyID), int64(*r.FinishedAt),
+		}, err
+	}, nil)
+	if err == nil && n != int64(len(t.ended)) {
+		err = fmt.Errorf("%d of them still ran", n)
 	}
-	res, err := t.NewUpdate().With("ended", t.NewValues(&rows)).Model((*Run)(nil)).TableExpr("ended").
-		Set("status = ended.status").Set("model = ended.model").Set("input_tokens = ended.input_tokens").
-		Set("output_tokens = ended.output_tokens").Set("usage_source = ended.usage_source").Set("cost = ended.cost").
-		Set("error_class = ended.error_class").Set("steps = ended.steps").
-		Set("reply_id = ended.reply_id").Set("finished_at = ended.finished_at").
-		Where("run.id = ended.run_id AND run.fence = ended.seen AND run.status = ?", RunRunning).Exec(ctx)
 	if err != nil {
-		return fmt.Errorf("end %d runs: %w", len(rows), err)
+		return fmt.Errorf("end %d runs: %w", len(t.ended), err)
 	}
-	n, err := res.RowsAffected()
-	if err == nil && n != int64(len(rows)) {
-		err = fmt.Errorf("end %d runs: %d of them still ran", len(rows), n)
-	}
-	return err
+	return nil
 }

@@ -1,0 +1,264 @@
+package store
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
+)
+
+// Rows that come by the hundred are written by statements that are prepared once. What such a statement is given stands in its
+// text as one of
+//
+//	{rows}  the rows, as the table `new`
+//	{ids}   a list of ids, as a query of one column
+//
+// PostgreSQL takes an array a column, and one round trip for all rows. SQLite has neither: there a statement is run for each row,
+// which in the same process costs less than to parse one statement for all of them.
+
+// bulk is a statement over {rows}.
+type bulk struct {
+	text    string // as it is prepared
+	columns []column
+	remote  bool
+}
+
+type column struct {
+	name string
+	kind string // text, bigint or boolean
+}
+
+// newBulk makes a statement over rows of these columns.
+func newBulk(remote bool, text string, columns ...column) *bulk {
+	parts := make([]string, len(columns))
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.name
+		if remote {
+			parts[i] = "?::" + c.kind + "[]"
+		} else {
+			parts[i] = "? AS " + c.name
+		}
+	}
+	rows := "(SELECT " + strings.Join(parts, ", ") + ") AS new"
+	if remote {
+		rows = "unnest(" + strings.Join(parts, ", ") + ") AS new(" + strings.Join(names, ", ") + ")"
+	}
+	return &bulk{text: strings.Replace(text, "{rows}", rows, 1), columns: columns, remote: remote}
+}
+
+// run runs the statement over the rows, which row gives, and returns how many it changed. changed is told of each, by its first
+// column, if the statement is RETURNING that on PostgreSQL.
+func (t *tx) run(ctx context.Context, b *bulk, rows int, row func(i int) ([]any, error), changed func(id string)) (n int64, err error) {
+	stmt := t.StmtContext(ctx, t.hot[b.text])
+	defer func() { _ = stmt.Close() }()
+	arrays := make([]array, len(b.columns))
+	for i := range rows {
+		values, err := row(i)
+		if err != nil {
+			return 0, err
+		}
+		if b.remote {
+			for c := range arrays {
+				arrays[c].add(values[c])
+			}
+			continue
+		}
+		res, err := stmt.ExecContext(ctx, values...)
+		if err != nil {
+			return 0, err
+		}
+		one, err := res.RowsAffected()
+		if err != nil {
+			return 0, err
+		}
+		if n += one; one > 0 && changed != nil {
+			changed(values[0].(string))
+		}
+	}
+	if !b.remote || rows == 0 {
+		return n, nil
+	}
+	args := make([]any, len(arrays))
+	for c := range arrays {
+		args[c] = arrays[c].String()
+	}
+	if changed == nil {
+		res, err := stmt.ExecContext(ctx, args...)
+		if err != nil {
+			return 0, err
+		}
+		return res.RowsAffected()
+	}
+	found, err := stmt.QueryContext(ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = found.Close() }()
+	for found.Next() {
+		var id string
+		if err := found.Scan(&id); err != nil {
+			return 0, err
+		}
+		n++
+		changed(id)
+	}
+	return n, found.Err()
+}
+
+// array is an array literal of PostgreSQL.
+type array struct{ b []byte }
+
+var escapeInArray = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+func (a *array) add(v any) {
+	if len(a.b) == 0 {
+		a.b = append(a.b, '{')
+	} else {
+		a.b = append(a.b, ',')
+	}
+	switch v := v.(type) {
+	case nil:
+		a.b = append(a.b, "NULL"...)
+	case int64:
+		a.b = strconv.AppendInt(a.b, v, 10)
+	case bool:
+		a.b = strconv.AppendBool(a.b, v)
+	case string:
+		a.b = append(a.b, '"')
+		if strings.ContainsAny(v, `"\`) {
+			v = escapeInArray.Replace(v)
+		}
+		a.b = append(append(a.b, v...), '"')
+	default:
+		panic(fmt.Sprintf("store: %T in an array", v))
+	}
+}
+
+func (a *array) String() string {
+	if len(a.b) == 0 {
+		return "{}"
+	}
+	return string(a.b) + "}"
+}
+
+// withIDs is a query over {ids}, as it is prepared.
+func withIDs(remote bool, text string) string {
+	if remote {
+		return strings.ReplaceAll(text, "{ids}", "SELECT unnest(?::text[])")
+	}
+	return strings.ReplaceAll(text, "{ids}", "SELECT value FROM json_each(?)")
+}
+
+// idsArg is the argument for {ids}.
+func (s *Store) idsArg(ids []string) string {
+	if !s.remote() {
+		b, _ := json.Marshal(ids) // of strings: it cannot fail
+		return string(b)
+	}
+	var a array
+	for _, id := range ids {
+		a.add(id)
+	}
+	return a.String()
+}
+
+// insertion inserts rows of a model, all its columns.
+type insertion struct {
+	*bulk
+	fields []*schema.Field
+}
+
+// newInsertion reads the columns of a model as bun sees them.
+func newInsertion(db *bun.DB, remote bool, model reflect.Type) *insertion {
+	table := db.Table(model)
+	in := &insertion{fields: table.Fields}
+	names := make([]string, len(table.Fields))
+	columns := make([]column, len(table.Fields))
+	for i, f := range table.Fields {
+		names[i] = f.Name
+		columns[i] = column{f.Name, kindOf(f.IndirectType)}
+	}
+	text := "INSERT INTO " + table.Name + " (" + strings.Join(names, ", ") + ") SELECT * FROM {rows}"
+	if !remote { // SQLite would run the query as one
+		text = strings.Replace(text, "SELECT * FROM {rows}", "VALUES (?"+strings.Repeat(", ?", len(names)-1)+")", 1)
+	}
+	in.bulk = newBulk(remote, text, columns...)
+	return in
+}
+
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64:
+		return "bigint"
+	case reflect.Bool:
+		return "boolean"
+	default:
+		return "text"
+	}
+}
+
+// row are the values of one row, as a driver takes them.
+func (in *insertion) row(model reflect.Value) ([]any, error) {
+	values := make([]any, len(in.fields))
+	for i, f := range in.fields {
+		v, err := plain(f.Value(model))
+		if err != nil {
+			return nil, fmt.Errorf("column %s of %s: %w", f.Name, f.Table.Name, err)
+		}
+		values[i] = v
+	}
+	return values, nil
+}
+
+var valuer = reflect.TypeFor[driver.Valuer]()
+
+// plain is a field as nil, a string, an int64 or a bool. Lists and structs are documents.
+func plain(v reflect.Value) (any, error) {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return nil, nil //nolint:nilnil // NULL
+		}
+		v = v.Elem()
+	}
+	switch v.Kind() {
+	case reflect.String:
+		return v.String(), nil
+	case reflect.Int, reflect.Int64:
+		return v.Int(), nil
+	case reflect.Bool:
+		return v.Bool(), nil
+	}
+	if v.Type().Implements(valuer) {
+		return v.Interface().(driver.Valuer).Value()
+	}
+	b, err := encode(v.Interface())
+	return string(b), err
+}
+
+// insert inserts rows of one of the models that have an insertion.
+func insert[T any](ctx context.Context, t *tx, rows []*T) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	in := t.insertions[reflect.TypeFor[T]()]
+	_, err := t.run(ctx, in.bulk, len(rows), func(i int) ([]any, error) { return in.row(reflect.ValueOf(rows[i]).Elem()) }, nil)
+	if err != nil {
+		return fmt.Errorf("insert %d rows into %s: %w", len(rows), in.fields[0].Table.Name, err)
+	}
+	return nil
+}
+
+// orNil is what v points at, or NULL.
+func orNil[T string | int64](v *T) any {
+	if v == nil {
+		return nil
+	}
+	return *v
+}
