@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,16 +18,17 @@ import (
 // Rows that come by the hundred are written by statements that are prepared once. What such a statement is given stands in its
 // text as one of
 //
-//	{rows}  the rows, as the table `new`
-//	{ids}   a list of ids, as a query of one column
+//	FROM {rows}  the rows, as the table `new`
+//	{ids}        a list of ids, as a query of one column
 //
 // PostgreSQL takes an array a column, and one round trip for all rows. SQLite has neither: there a statement is run for each row,
-// which in the same process costs less than to parse one statement for all of them.
+// with its values where `new` stands, which in the same process costs less than to parse one statement for all of them.
 
 // bulk is a statement over {rows}.
 type bulk struct {
 	text    string // as it is prepared
 	columns []column
+	order   []int // SQLite: the columns whose values it takes, in its order
 	remote  bool
 }
 
@@ -34,23 +37,25 @@ type column struct {
 	kind string // text, bigint or boolean
 }
 
+var columnOfNew = regexp.MustCompile(`\bnew\.([a-z_]+)`)
+
 // newBulk makes a statement over rows of these columns.
 func newBulk(remote bool, text string, columns ...column) *bulk {
-	parts := make([]string, len(columns))
-	names := make([]string, len(columns))
-	for i, c := range columns {
-		names[i] = c.name
-		if remote {
-			parts[i] = "?::" + c.kind + "[]"
-		} else {
-			parts[i] = "? AS " + c.name
-		}
-	}
-	rows := "(SELECT " + strings.Join(parts, ", ") + ") AS new"
+	b := &bulk{columns: columns, remote: remote}
 	if remote {
-		rows = "unnest(" + strings.Join(parts, ", ") + ") AS new(" + strings.Join(names, ", ") + ")"
+		arrays, names := make([]string, len(columns)), make([]string, len(columns))
+		for i, c := range columns {
+			arrays[i], names[i] = "?::"+c.kind+"[]", c.name
+		}
+		b.text = strings.Replace(text, "{rows}", "unnest("+strings.Join(arrays, ", ")+") AS new("+strings.Join(names, ", ")+")", 1)
+		return b
 	}
-	return &bulk{text: strings.Replace(text, "{rows}", rows, 1), columns: columns, remote: remote}
+	b.text = columnOfNew.ReplaceAllStringFunc(strings.Replace(text, "FROM {rows}", "", 1), func(found string) string {
+		name := strings.TrimPrefix(found, "new.")
+		b.order = append(b.order, slices.IndexFunc(columns, func(c column) bool { return c.name == name }))
+		return "?"
+	})
+	return b
 }
 
 // run runs the statement over the rows, which row gives, and returns how many it changed. changed is told of each, by its first
@@ -70,7 +75,11 @@ func (t *tx) run(ctx context.Context, b *bulk, rows int, row func(i int) ([]any,
 			}
 			continue
 		}
-		res, err := stmt.ExecContext(ctx, values...)
+		args := make([]any, len(b.order))
+		for i, c := range b.order {
+			args[i] = values[c]
+		}
+		res, err := stmt.ExecContext(ctx, args...)
 		if err != nil {
 			return 0, err
 		}
@@ -185,10 +194,7 @@ func newInsertion(db *bun.DB, remote bool, model reflect.Type) *insertion {
 		names[i] = f.Name
 		columns[i] = column{f.Name, kindOf(f.IndirectType)}
 	}
-	text := "INSERT INTO " + table.Name + " (" + strings.Join(names, ", ") + ") SELECT * FROM {rows}"
-	if !remote { // SQLite would run the query as one
-		text = strings.Replace(text, "SELECT * FROM {rows}", "VALUES (?"+strings.Repeat(", ?", len(names)-1)+")", 1)
-	}
+	text := "INSERT INTO " + table.Name + " (" + strings.Join(names, ", ") + ") SELECT new." + strings.Join(names, ", new.") + " FROM {rows}"
 	in.bulk = newBulk(remote, text, columns...)
 	return in
 }

@@ -1,12 +1,14 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -58,10 +60,11 @@ func (s *Store) sealSecrets(endpoint string, secrets []signingSecret) ([]byte, e
 
 // SigningSecrets opens the secrets with which deliveries to an endpoint are signed at an instant, newest first.
 func (s *Store) SigningSecrets(endpoint string, sealed []byte, at Time) ([]string, error) {
-	secrets, err := s.openSecrets(endpoint, sealed, at)
+	secrets, err := s.opened.get(endpoint, sealed, func() ([]signingSecret, error) { return s.openSecrets(endpoint, sealed) })
 	if err != nil {
 		return nil, err
 	}
+	secrets = signing(secrets, at)
 	out := make([]string, len(secrets))
 	for i, secret := range secrets {
 		out[i] = secret.Secret
@@ -69,7 +72,48 @@ func (s *Store) SigningSecrets(endpoint string, sealed []byte, at Time) ([]strin
 	return out, nil
 }
 
-func (s *Store) openSecrets(endpoint string, sealed []byte, at Time) ([]signingSecret, error) {
+// signing are those of an endpoint's secrets that sign at an instant.
+func signing(secrets []signingSecret, at Time) []signingSecret {
+	good := make([]signingSecret, 0, maxSigning)
+	for _, x := range secrets {
+		if (x.Expires == nil || *x.Expires > at) && len(good) < maxSigning {
+			good = append(good, x)
+		}
+	}
+	return good
+}
+
+// openedSecrets remembers what was found in sealed secrets: to open them takes longer than to sign.
+type openedSecrets struct {
+	mu sync.Mutex
+	of map[string]openedSecret // by endpoint
+}
+
+type openedSecret struct {
+	sealed  []byte
+	secrets []signingSecret
+}
+
+const maxOpened = 10_000
+
+func (o *openedSecrets) get(endpoint string, sealed []byte, open func() ([]signingSecret, error)) ([]signingSecret, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if known, ok := o.of[endpoint]; ok && bytes.Equal(known.sealed, sealed) {
+		return known.secrets, nil
+	}
+	secrets, err := open()
+	if err != nil {
+		return nil, err
+	}
+	if o.of == nil || len(o.of) >= maxOpened {
+		o.of = map[string]openedSecret{}
+	}
+	o.of[endpoint] = openedSecret{sealed, secrets}
+	return secrets, nil
+}
+
+func (s *Store) openSecrets(endpoint string, sealed []byte) ([]signingSecret, error) {
 	plain, err := s.sealer.Open(sealed, endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("open the signing secrets of endpoint %s: %w", endpoint, err)
@@ -78,8 +122,7 @@ func (s *Store) openSecrets(endpoint string, sealed []byte, at Time) ([]signingS
 	if err := json.Unmarshal(plain, &secrets); err != nil {
 		return nil, fmt.Errorf("read the signing secrets of endpoint %s: %w", endpoint, err)
 	}
-	secrets = slices.DeleteFunc(secrets, func(x signingSecret) bool { return x.Expires != nil && *x.Expires <= at })
-	return secrets[:min(len(secrets), maxSigning)], nil
+	return secrets, nil
 }
 
 // EndpointInput is what a caller sets of an endpoint. Nil in an update: stays as it is.
@@ -294,10 +337,11 @@ func (s *Store) RotateSecret(_ context.Context, v *Viewer, id string, overlapHou
 		if err != nil {
 			return err
 		}
-		secrets, err := s.openSecrets(id, endpoint.Secrets, t.now)
+		secrets, err := s.openSecrets(id, endpoint.Secrets)
 		if err != nil {
 			return err
 		}
+		secrets = signing(secrets, t.now)
 		expires := t.now.Add(time.Duration(overlapHours) * time.Hour)
 		for i := range secrets {
 			if secrets[i].Expires == nil || *secrets[i].Expires > expires {

@@ -60,7 +60,8 @@ func numbered(query string) string {
 
 // openHot prepares the hot statements, which live as long as the connections.
 func (s *Store) openHot(ctx context.Context) (err error) {
-	reads := []string{authenticateSQL, agentVersionSQL}
+	s.freshJobsSQL, s.targetsSQL = withIDs(s.remote(), freshJobsSQL), withIDs(s.remote(), targetsSQL)
+	reads := []string{authenticateSQL, agentVersionSQL, rereadSQL, s.freshJobsSQL, s.targetsSQL}
 	writes := []string{lockSessionSQL, unlockSessionSQL, numberEventsSQL}
 	s.insertions = map[reflect.Type]*insertion{}
 	for _, model := range []reflect.Type{

@@ -68,13 +68,16 @@ type Store struct {
 	read    *bun.DB // readers, beside the writer
 	sealer  *Sealer
 	batcher *batcher
+	worker  *batcher // of the delivery worker's writes: on PostgreSQL another connection's, on SQLite the same
 	unlock  func() error
 	log     *slog.Logger
 
-	hotReads, hotWrites     hot
-	insertions              map[reflect.Type]*insertion
-	endRunsSQL, outcomesSQL *bulk
+	hotReads, hotWrites      hot
+	insertions               map[reflect.Type]*insertion
+	endRunsSQL, outcomesSQL  *bulk
+	freshJobsSQL, targetsSQL string
 
+	opened openedSecrets
 	agents agentCache
 	clock  atomic.Pointer[reading] // of the database; nil for SQLite
 }
@@ -142,6 +145,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, errors.Join(err, s.closeConnections())
 	}
 	s.batcher = startBatcher(s)
+	s.worker = s.batcher
+	if s.remote() {
+		s.worker = startBatcher(s)
+	}
 	return s, nil
 }
 
@@ -249,6 +256,7 @@ func (s *Store) Ping(ctx context.Context) error {
 // Close commits what waits, and closes the database.
 func (s *Store) Close() error {
 	s.batcher.stop()
+	s.worker.stop()
 	return s.closeConnections()
 }
 

@@ -49,7 +49,7 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 			size += len(*o.Attempt.ResponseBody)
 		}
 	}
-	err = s.batcher.do(size, func(ctx context.Context, t *tx) error {
+	err = s.worker.do(size, func(ctx context.Context, t *tx) error {
 		changed, disabled = nil, nil
 		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
 		if err != nil {

@@ -167,15 +167,15 @@ func TestResendMeetings(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.status(skipped.ID, store.Pending, 0)
-		if overtaken, err := b.s.Overtaken(t.Context(), []string{b.p.ID}); err != nil || len(overtaken) != 0 {
-			t.Errorf("what is sent again stands among the fresh ones: %v, %v", overtaken, err)
+		if to, err := b.s.Targets(t.Context(), []string{b.p.ID}); err != nil || to[0].Waiting {
+			t.Errorf("what is sent again stands among the fresh ones: %+v, %v", to, err)
 		}
 		first := b.claim()
 		if err := b.s.Release(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
-		if overtaken, err := b.s.Overtaken(t.Context(), []string{b.p.ID}); err != nil || len(overtaken) != 0 {
-			t.Errorf("and after it was given back: %v, %v", overtaken, err)
+		if to, err := b.s.Targets(t.Context(), []string{b.p.ID}); err != nil || to[0].Waiting {
+			t.Errorf("and after it was given back: %+v, %v", to, err)
 		}
 		if err := b.s.DeleteEndpoint(t.Context(), b.v, b.p.ID); err != nil {
 			t.Fatal(err)

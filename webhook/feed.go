@@ -193,12 +193,9 @@ func (in *intake) hand(ctx context.Context, events []string, documents map[strin
 	for chunk := range slices.Chunk(events, intakeBatch) {
 		var f fed
 		err := in.insist(ctx, func() (err error) {
-			f.jobs, err = in.w.cfg.Store.FreshJobs(ctx, in.w.holds.all(), chunk)
+			f.jobs, f.overtaken, err = in.w.cfg.Store.FreshJobs(ctx, in.w.holds.all(), chunk)
 			if err == nil {
 				f.jobs, err = in.w.withDocuments(ctx, f.jobs, documents)
-			}
-			if err == nil && len(f.jobs) > 0 {
-				f.overtaken, err = in.w.cfg.Store.Overtaken(ctx, endpointsOf(f.jobs))
 			}
 			return err
 		})
@@ -210,18 +207,6 @@ func (in *intake) hand(ctx context.Context, events []string, documents map[strin
 		}
 	}
 	return nil
-}
-
-func endpointsOf(jobs []*store.Job) []string {
-	seen := make(map[string]bool, len(jobs))
-	var out []string
-	for _, j := range jobs {
-		if !seen[j.EndpointID] {
-			seen[j.EndpointID] = true
-			out = append(out, j.EndpointID)
-		}
-	}
-	return out
 }
 
 // lookForLosses looks if the stream is away, or may have lost something since the last look.

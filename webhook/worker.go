@@ -38,9 +38,6 @@ const (
 	claimedAtOnce = 100 // deliveries an endpoint and claim
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
 	tick          = 50 * time.Millisecond
-	stale         = 50 * time.Millisecond // what was read longer ago is read again before it is sent
-	staleRinging  = time.Second           // while the bell tells of every change of endpoints, on other replicas too
-	rereadWithin  = 2 * time.Second
 	remembered    = time.Minute // how long a change of a business's endpoints is; far beyond what waits unread
 )
 
@@ -58,6 +55,7 @@ type Worker struct {
 	ended    chan ended
 	outcomes chan *store.Outcome
 	intake   intake // the feeder's
+	targets  targets
 
 	mu      sync.Mutex            // guards changed
 	changed map[string]store.Time // when a business's endpoints last changed
@@ -92,7 +90,7 @@ func New(cfg Config) *Worker {
 		cfg: cfg, replica: uuid.NewString(), holds: holds{shared: cfg.Store.Shared(), of: map[int]*hold{}},
 		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), fed: make(chan fed, 16),
 		ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
-		changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
+		targets: targets{of: map[string]*target{}}, changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
 	}
 	w.intake = intake{w: w, last: map[string]int64{}}
 	return w
@@ -318,6 +316,7 @@ func (w *Worker) tidy(now time.Time) {
 			w.park(l)
 		case l.idle():
 			delete(w.lanes, endpoint)
+			w.targets.forget(endpoint)
 		}
 	}
 }
@@ -369,21 +368,13 @@ func (w *Worker) cutShort(l *lane, job *store.Job) {
 
 // deliver makes one attempt and decides what follows from it.
 func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) ended {
-	limit := stale
-	if w.cfg.Stream.Ringing() {
-		limit = staleRinging
+	waits, err := w.refresh(ctx, job)
+	if err != nil {
+		w.cfg.Log.Warn("send a delivery: giving it back", "error", err)
+		return ended{job: job, began: began, cut: true}
 	}
-	if w.cfg.Store.Now().Sub(job.ReadAt) > limit || w.changedAt(job.BusinessID) >= job.ReadAt {
-		reading, cancel := context.WithTimeout(ctx, rereadWithin)
-		waits, err := w.cfg.Store.Reread(reading, job)
-		cancel()
-		if err != nil {
-			w.cfg.Log.Warn("send a delivery: giving it back", "error", err)
-			return ended{job: job, began: began, cut: true}
-		}
-		if !waits {
-			return ended{job: job, began: began}
-		}
+	if !waits {
+		return ended{job: job, began: began}
 	}
 	if job.EndpointStatus == store.Disabled && job.Trigger != store.TriggerTest {
 		outcome := &store.Outcome{Job: job, Status: store.Skipped}
