@@ -47,12 +47,10 @@ func (ts *targets) forget(endpoint string) {
 // whatever changed: then the job itself is read again, and else its endpoint at most, once a second for all its jobs. In silence
 // anything may have changed.
 func (w *Worker) refresh(ctx context.Context, job *store.Job) (waits bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, rereadWithin)
-	defer cancel()
 	age := w.cfg.Store.Now().Sub(job.ReadAt)
 	switch changed := w.changedAt(job.BusinessID) >= job.ReadAt; {
 	case changed || age > stale && !w.cfg.Stream.Ringing():
-		return w.cfg.Store.Reread(ctx, job)
+		return w.reread(ctx, job)
 	case age <= staleRinging:
 		return true, nil
 	}
@@ -60,7 +58,9 @@ func (w *Worker) refresh(ctx context.Context, job *store.Job) (waits bool, err e
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.last == nil || w.cfg.Store.Now().Sub(t.last.ReadAt) > staleRinging {
-		read, err := w.cfg.Store.Targets(ctx, []string{job.EndpointID})
+		reading, cancel := context.WithTimeout(ctx, rereadWithin)
+		read, err := w.cfg.Store.Targets(reading, []string{job.EndpointID})
+		cancel()
 		if err != nil {
 			return false, err
 		}
@@ -70,8 +70,14 @@ func (w *Worker) refresh(ctx context.Context, job *store.Job) (waits bool, err e
 		t.last = read[0]
 	}
 	if t.last.Gone || t.last.Status != store.Enabled { // the bell was lost: what waited was ended
-		return w.cfg.Store.Reread(ctx, job)
+		return w.reread(ctx, job)
 	}
 	job.Aim(t.last)
 	return true, nil
+}
+
+func (w *Worker) reread(ctx context.Context, job *store.Job) (waits bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, rereadWithin)
+	defer cancel()
+	return w.cfg.Store.Reread(ctx, job)
 }

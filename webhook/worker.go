@@ -38,6 +38,7 @@ const (
 	claimedAtOnce = 100 // deliveries an endpoint and claim
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
 	tick          = 50 * time.Millisecond
+	senderIdle    = 5 * time.Second
 	remembered    = time.Minute // how long a change of a business's endpoints is; far beyond what waits unread
 )
 
@@ -52,6 +53,7 @@ type Worker struct {
 	takes    chan int      // shards to be taken
 	pokes    chan struct{} // something was made due: one waits at most
 	fed      chan fed
+	tasks    chan task // to senders that are idle
 	ended    chan ended
 	outcomes chan *store.Outcome
 	intake   intake // the feeder's
@@ -89,7 +91,7 @@ func New(cfg Config) *Worker {
 	w := &Worker{
 		cfg: cfg, replica: uuid.NewString(), holds: holds{shared: cfg.Store.Shared(), of: map[int]*hold{}},
 		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), fed: make(chan fed, 16),
-		ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
+		tasks: make(chan task), ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
 		targets: targets{of: map[string]*target{}}, changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
 	}
 	w.intake = intake{w: w, last: map[string]int64{}}
@@ -173,6 +175,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}
 	w.drain(cut)
+	close(w.tasks)
 	helpers.Wait()
 	close(w.outcomes)
 	defer time.AfterFunc(lastChance, endRecording).Stop() // with the database away it would go on for ever
@@ -347,7 +350,38 @@ func (w *Worker) dispatch(ctx context.Context) {
 		l.begin(job, now)
 		w.flying++
 		w.young = append(w.young, now)
-		go func() { w.ended <- w.deliver(ctx, job, now) }()
+		w.begin(ctx, job, now)
+	}
+}
+
+// task is an attempt to be made.
+type task struct {
+	job   *store.Job
+	began time.Time
+}
+
+// begin has a sender make the attempt: one that is idle, or a new one. Senders are kept, for their stacks have grown to what an
+// attempt needs.
+func (w *Worker) begin(ctx context.Context, job *store.Job, now time.Time) {
+	t := task{job, now}
+	select {
+	case w.tasks <- t:
+	default:
+		go w.sender(ctx, t)
+	}
+}
+
+func (w *Worker) sender(ctx context.Context, t task) {
+	idle := time.NewTimer(senderIdle)
+	defer idle.Stop()
+	for open := true; open; {
+		w.ended <- w.deliver(ctx, t.job, t.began)
+		idle.Reset(senderIdle)
+		select {
+		case t, open = <-w.tasks:
+		case <-idle.C:
+			return
+		}
 	}
 }
 
