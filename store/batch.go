@@ -60,16 +60,23 @@ func (t *tx) forUpdate() *bun.SelectQuery {
 
 type batcher struct {
 	s      *Store
+	db     *bun.DB
+	hot    hot // of db
 	queue  chan *write
 	mu     sync.RWMutex // guards closed, against a send on the closed queue
 	closed bool
 	ended  chan struct{}
 }
 
-func startBatcher(s *Store) *batcher {
-	b := &batcher{s: s, queue: make(chan *write, queuedWrites), ended: make(chan struct{})}
+// startBatcher starts a batcher that writes through db, in which it prepares the hot writes.
+func (s *Store) startBatcher(ctx context.Context, db *bun.DB) (*batcher, error) {
+	prepared, err := s.prepare(ctx, db.DB, s.hotWrites...)
+	if err != nil {
+		return nil, err
+	}
+	b := &batcher{s: s, db: db, hot: prepared, queue: make(chan *write, queuedWrites), ended: make(chan struct{})}
 	go b.run()
-	return b
+	return b, nil
 }
 
 // stop commits what waits, and returns when it is committed.
@@ -211,11 +218,11 @@ func (b *batcher) try(batch []*write) ([]*Event, error) {
 }
 
 func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*Event, error) {
-	bunTx, err := b.s.db.BeginTx(ctx, nil)
+	bunTx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	t := &tx{Tx: bunTx, remote: b.s.remote(), hot: b.s.hotWrites, insertions: b.s.insertions, now: b.s.Now()}
+	t := &tx{Tx: bunTx, remote: b.s.remote(), hot: b.hot, insertions: b.s.insertions, now: b.s.Now()}
 	err = func() error {
 		if b.s.remote() { // only there can a commit's answer be lost
 			if _, err := t.NewRaw("INSERT INTO batches (id, created_at) VALUES (?, ?)", id, t.now).Exec(ctx); err != nil {

@@ -58,11 +58,11 @@ func numbered(query string) string {
 	}
 }
 
-// openHot prepares the hot statements, which live as long as the connections.
+// openHot words the hot statements, and prepares those that read; each batcher prepares those that write.
 func (s *Store) openHot(ctx context.Context) (err error) {
 	s.freshJobsSQL, s.targetsSQL = withIDs(s.remote(), freshJobsSQL), withIDs(s.remote(), targetsSQL)
 	reads := []string{authenticateSQL, agentVersionSQL, rereadSQL, s.freshJobsSQL, s.targetsSQL}
-	writes := []string{lockSessionSQL, unlockSessionSQL, numberEventsSQL}
+	s.hotWrites = []string{lockSessionSQL, unlockSessionSQL, numberEventsSQL}
 	s.insertions = map[reflect.Type]*insertion{}
 	for _, model := range []reflect.Type{
 		reflect.TypeFor[Session](), reflect.TypeFor[Message](), reflect.TypeFor[Run](), reflect.TypeFor[Event](),
@@ -70,7 +70,7 @@ func (s *Store) openHot(ctx context.Context) (err error) {
 	} {
 		in := newInsertion(s.db, s.remote(), model)
 		s.insertions[model] = in
-		writes = append(writes, in.text)
+		s.hotWrites = append(s.hotWrites, in.text)
 	}
 	s.endRunsSQL = newBulk(s.remote(), endRunsSQL, endedRunColumns...)
 	outcomes := outcomesSQL
@@ -78,11 +78,8 @@ func (s *Store) openHot(ctx context.Context) (err error) {
 		outcomes += " RETURNING deliveries.id"
 	}
 	s.outcomesSQL = newBulk(s.remote(), outcomes, outcomeColumns...)
-	writes = append(writes, s.endRunsSQL.text, s.outcomesSQL.text)
-	if s.hotReads, err = s.prepare(ctx, s.read.DB, reads...); err != nil {
-		return err
-	}
-	s.hotWrites, err = s.prepare(ctx, s.db.DB, writes...)
+	s.hotWrites = append(s.hotWrites, s.endRunsSQL.text, s.outcomesSQL.text)
+	s.hotReads, err = s.prepare(ctx, s.read.DB, reads...)
 	return err
 }
 
