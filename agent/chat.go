@@ -80,7 +80,8 @@ type ChatReply struct {
 	Status    store.RunStatus
 	Model     string
 	Usage     store.TokenUsage
-	Replayed  bool // it is the answer of an earlier request with the same idempotency key
+	Handoff   *store.Handoff // the agent asks for a person; nil if it does not
+	Replayed  bool           // it is the answer of an earlier request with the same idempotency key
 }
 
 // ChatDelta is a part of a reply as it comes, or the whole of it.

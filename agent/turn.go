@@ -60,6 +60,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 	return &ChatReply{
 		Reply: text, SessionID: turn.SessionID, MessageID: message.ID, RunID: turn.Run.ID, Channel: in.Channel,
 		Status: store.RunStatusFinished, Model: course.steps[len(course.steps)-1].Model, Usage: store.SumUsage(course.steps),
+		Handoff: store.HandoffOf(course.steps),
 	}, nil
 }
 
@@ -99,6 +100,9 @@ func (t *course) run(ctx context.Context, req Request) (string, error) {
 			limit = *p.MaxLength
 		}
 	}
+	if t.agent.Handoff {
+		t.tools = append(t.tools, t.handsOff())
+	}
 	for _, tool := range t.tools {
 		req.Tools = append(req.Tools, tool.Tool)
 	}
@@ -108,15 +112,20 @@ func (t *course) run(ctx context.Context, req Request) (string, error) {
 		req.Text = voice.hear
 	}
 	var said []string
+	owed := false // words of a handoff
 	for {
 		req.NoCalls = t.spent()
 		reply, err := t.thinker.step(ctx, req)
+		if err != nil && t.handedOff() && !errors.Is(ctx.Err(), context.Canceled) {
+			break // the wish for a person stands, whatever has become of the model
+		}
 		if err != nil {
 			return "", err
 		}
 		t.steps = append(t.steps, store.RunStep{Model: reply.Model, Text: reply.Text, ToolCalls: []store.ToolCall{}, Usage: reply.Usage})
 		if strings.TrimSpace(reply.Text) != "" {
 			said = append(said, reply.Text)
+			owed = false
 		}
 		if len(reply.Calls) == 0 || req.NoCalls {
 			break
@@ -125,8 +134,21 @@ func (t *course) run(ctx context.Context, req Request) (string, error) {
 			voice.pause()
 		}
 		req.Steps = append(req.Steps, Step{Text: reply.Text, Calls: reply.Calls, Results: t.use(ctx, reply.Calls)})
+		if t.handedOff() {
+			if owed = strings.TrimSpace(reply.Text) == ""; !owed {
+				break
+			}
+			continue // for the words, in the user's language
+		}
 		if ctx.Err() != nil {
 			return "", fmt.Errorf("%w: while it used tools", ErrModelTimeout)
+		}
+	}
+	if owed {
+		said = append(said, HandoffSentence)
+		if voice != nil {
+			voice.pause()
+			voice.hear(HandoffSentence)
 		}
 	}
 	if len(said) == 0 {
@@ -141,7 +163,7 @@ func (t *course) run(ctx context.Context, req Request) (string, error) {
 // spent says whether the turn has come to one of its bounds.
 func (t *course) spent() bool {
 	usage := store.SumUsage(t.steps)
-	return t.stuck || len(t.steps) >= maxSteps-1 || t.calls >= maxCalls || usage.TotalTokens() >= maxTurnTokens
+	return t.stuck || t.handedOff() || len(t.steps) >= maxSteps-1 || t.calls >= maxCalls || usage.TotalTokens() >= maxTurnTokens
 }
 
 // use makes a step's calls, one after the other, and records them.

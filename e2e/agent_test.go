@@ -38,9 +38,13 @@ func completions(t *testing.T, scripts ...[]string) *llm {
 		l.mu.Unlock()
 		w.Header().Set("Content-Type", "text/event-stream")
 		for _, delta := range script {
-			if delta == "gate" {
+			switch delta {
+			case "gate":
 				<-l.gate
 				continue
+			case "refuse":
+				w.WriteHeader(http.StatusBadRequest)
+				return
 			}
 			_, _ = fmt.Fprintf(w, "data: %s\n\n", delta)
 			_ = http.NewResponseController(w).Flush()
@@ -55,6 +59,19 @@ func (l *llm) request(i int) object {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.requests[i]
+}
+
+// again has the scripts begin anew.
+func (l *llm) again() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.requests = nil
+}
+
+func (l *llm) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.requests)
 }
 
 func chunk(delta object, finish any) string {

@@ -59,6 +59,7 @@ type ComplexityRoot struct {
 	Agent struct {
 		ChannelProfiles func(childComplexity int) int
 		CreatedAt       func(childComplexity int) int
+		Handoff         func(childComplexity int) int
 		ID              func(childComplexity int) int
 		Knowledge       func(childComplexity int) int
 		McpServers      func(childComplexity int) int
@@ -116,6 +117,7 @@ type ComplexityRoot struct {
 
 	ChatReply struct {
 		Channel   func(childComplexity int) int
+		Handoff   func(childComplexity int) int
 		MessageID func(childComplexity int) int
 		Model     func(childComplexity int) int
 		Reply     func(childComplexity int) int
@@ -204,6 +206,11 @@ type ComplexityRoot struct {
 	EventEdge struct {
 		Cursor func(childComplexity int) int
 		Node   func(childComplexity int) int
+	}
+
+	Handoff struct {
+		Reason  func(childComplexity int) int
+		Summary func(childComplexity int) int
 	}
 
 	Knowledge struct {
@@ -322,6 +329,7 @@ type ComplexityRoot struct {
 		ConversationID func(childComplexity int) int
 		ErrorClass     func(childComplexity int) int
 		FinishedAt     func(childComplexity int) int
+		Handoff        func(childComplexity int) int
 		ID             func(childComplexity int) int
 		Model          func(childComplexity int) int
 		Reply          func(childComplexity int) int
@@ -565,6 +573,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Agent.CreatedAt(childComplexity), true
+	case "Agent.handoff":
+		if e.ComplexityRoot.Agent.Handoff == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Agent.Handoff(childComplexity), true
 	case "Agent.id":
 		if e.ComplexityRoot.Agent.ID == nil {
 			break
@@ -771,6 +785,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.ChatReply.Channel(childComplexity), true
+	case "ChatReply.handoff":
+		if e.ComplexityRoot.ChatReply.Handoff == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ChatReply.Handoff(childComplexity), true
 	case "ChatReply.messageId":
 		if e.ComplexityRoot.ChatReply.MessageID == nil {
 			break
@@ -1129,6 +1149,19 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.EventEdge.Node(childComplexity), true
+
+	case "Handoff.reason":
+		if e.ComplexityRoot.Handoff.Reason == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Handoff.Reason(childComplexity), true
+	case "Handoff.summary":
+		if e.ComplexityRoot.Handoff.Summary == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Handoff.Summary(childComplexity), true
 
 	case "Knowledge.text":
 		if e.ComplexityRoot.Knowledge.Text == nil {
@@ -1759,6 +1792,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Run.FinishedAt(childComplexity), true
+	case "Run.handoff":
+		if e.ComplexityRoot.Run.Handoff == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Run.Handoff(childComplexity), true
 	case "Run.id":
 		if e.ComplexityRoot.Run.ID == nil {
 			break
@@ -2457,6 +2496,8 @@ type Agent {
   webhookEndpoint: WebhookEndpoint
   "What happens to a turn while another one of the session runs."
   onConcurrent: ConcurrencyPolicy!
+  "Whether its model may ask for a person, by the tool ` + "`" + `handoff_to_human` + "`" + `."
+  handoff: Boolean!
   "When it was made."
   createdAt: Time!
   "When it was last changed."
@@ -2816,8 +2857,18 @@ type Run {
   errorClass: String
   "What it replied."
   reply: Message
+  "Set if the agent asked for a person."
+  handoff: Handoff
   "What it came to, step by step."
   steps: [RunStep!]! @listSize(assumedSize: 4)
+}
+
+"An agent's wish that a person take over. In a chat it is for the business's backend to act on: the session stays as it was."
+type Handoff {
+  "Why, in the model's words."
+  reason: String!
+  "What was said so far, in the model's words, if it summed that up."
+  summary: String
 }
 
 "One call of the model in a run, with the tools that it called."
@@ -2916,6 +2967,8 @@ type ChatReply {
   model: String!
   "What it cost."
   usage: TokenUsage!
+  "Set if the agent asks for a person."
+  handoff: Handoff
 }
 
 "A user's message to an agent."
@@ -2990,6 +3043,8 @@ input AgentInput {
   webhookUrl: String
   "What happens to a turn while another one of the session runs."
   onConcurrent: ConcurrencyPolicy
+  "Whether its model may ask for a person. A new agent's may not: its business must be ready to act on it."
+  handoff: Boolean
 }
 
 "The language model of an agent."
@@ -3327,6 +3382,8 @@ func (ec *executionContext) childFields_Agent(ctx context.Context, field graphql
 		return ec.fieldContext_Agent_webhookEndpoint(ctx, field)
 	case "onConcurrent":
 		return ec.fieldContext_Agent_onConcurrent(ctx, field)
+	case "handoff":
+		return ec.fieldContext_Agent_handoff(ctx, field)
 	case "createdAt":
 		return ec.fieldContext_Agent_createdAt(ctx, field)
 	case "updatedAt":
@@ -3437,6 +3494,8 @@ func (ec *executionContext) childFields_ChatReply(ctx context.Context, field gra
 		return ec.fieldContext_ChatReply_model(ctx, field)
 	case "usage":
 		return ec.fieldContext_ChatReply_usage(ctx, field)
+	case "handoff":
+		return ec.fieldContext_ChatReply_handoff(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type ChatReply", field.Name)
 }
@@ -3601,6 +3660,16 @@ func (ec *executionContext) childFields_EventEdge(ctx context.Context, field gra
 		return ec.fieldContext_EventEdge_node(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type EventEdge", field.Name)
+}
+
+func (ec *executionContext) childFields_Handoff(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "reason":
+		return ec.fieldContext_Handoff_reason(ctx, field)
+	case "summary":
+		return ec.fieldContext_Handoff_summary(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type Handoff", field.Name)
 }
 
 func (ec *executionContext) childFields_Knowledge(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -3777,6 +3846,8 @@ func (ec *executionContext) childFields_Run(ctx context.Context, field graphql.C
 		return ec.fieldContext_Run_errorClass(ctx, field)
 	case "reply":
 		return ec.fieldContext_Run_reply(ctx, field)
+	case "handoff":
+		return ec.fieldContext_Run_handoff(ctx, field)
 	case "steps":
 		return ec.fieldContext_Run_steps(ctx, field)
 	}
@@ -5190,6 +5261,29 @@ func (ec *executionContext) fieldContext_Agent_onConcurrent(_ context.Context, f
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type ConcurrencyPolicy does not have child fields"))
 }
 
+func (ec *executionContext) _Agent_handoff(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Agent_handoff(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Handoff, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Agent_handoff(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type Boolean does not have child fields"))
+}
+
 func (ec *executionContext) _Agent_createdAt(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -5952,6 +6046,38 @@ func (ec *executionContext) fieldContext_ChatReply_usage(_ context.Context, fiel
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return ec.childFields_TokenUsage(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ChatReply_handoff(ctx context.Context, field graphql.CollectedField, obj *agent.ChatReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ChatReply_handoff(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Handoff, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Handoff) graphql.Marshaler {
+			return ec.marshalOHandoff2ᚖparleyᚋstoreᚐHandoff(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_ChatReply_handoff(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ChatReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Handoff(ctx, field)
 		},
 	}
 	return fc, nil
@@ -7332,6 +7458,52 @@ func (ec *executionContext) fieldContext_EventEdge_node(_ context.Context, field
 		},
 	}
 	return fc, nil
+}
+
+func (ec *executionContext) _Handoff_reason(ctx context.Context, field graphql.CollectedField, obj *store.Handoff) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Handoff_reason(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Reason, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Handoff_reason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Handoff", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Handoff_summary(ctx context.Context, field graphql.CollectedField, obj *store.Handoff) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Handoff_summary(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Summary, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Handoff_summary(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Handoff", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
 func (ec *executionContext) _Knowledge_title(ctx context.Context, field graphql.CollectedField, obj *store.Knowledge) (ret graphql.Marshaler) {
@@ -10077,6 +10249,38 @@ func (ec *executionContext) resolveBatch_Run_reply(ctx context.Context, field gr
 	)
 }
 
+func (ec *executionContext) _Run_handoff(ctx context.Context, field graphql.CollectedField, obj *store.Run) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Run_handoff(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Handoff(), nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Handoff) graphql.Marshaler {
+			return ec.marshalOHandoff2ᚖparleyᚋstoreᚐHandoff(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Run_handoff(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Run",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Handoff(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Run_steps(ctx context.Context, field graphql.CollectedField, obj *store.Run) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -12388,7 +12592,7 @@ func (ec *executionContext) unmarshalInputAgentInput(ctx context.Context, obj an
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"name", "prompt", "model", "knowledge", "tools", "mcpServers", "channelProfiles", "webhookUrl", "onConcurrent"}
+	fieldsInOrder := [...]string{"name", "prompt", "model", "knowledge", "tools", "mcpServers", "channelProfiles", "webhookUrl", "onConcurrent", "handoff"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -12460,6 +12664,13 @@ func (ec *executionContext) unmarshalInputAgentInput(ctx context.Context, obj an
 				return it, err
 			}
 			it.OnConcurrent = data
+		case "handoff":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("handoff"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Handoff = data
 		}
 	}
 	return it, nil
@@ -13156,6 +13367,11 @@ func (ec *executionContext) _Agent(ctx context.Context, sel ast.SelectionSet, ob
 			if out.Values[i] == graphql.Null {
 				atomic.AddUint32(&out.Invalids, 1)
 			}
+		case "handoff":
+			out.Values[i] = ec._Agent_handoff(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
 		case "createdAt":
 			out.Values[i] = ec._Agent_createdAt(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
@@ -13573,6 +13789,11 @@ func (ec *executionContext) _ChatReply(ctx context.Context, sel ast.SelectionSet
 		case "usage":
 			out.Values[i] = ec._ChatReply_usage(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "handoff":
+			out.Values[i] = ec._ChatReply_handoff(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
 		default:
@@ -14488,6 +14709,49 @@ func (ec *executionContext) _EventEdge(ctx context.Context, sel ast.SelectionSet
 		case "node":
 			out.Values[i] = ec._EventEdge_node(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
+var handoffImplementors = []string{"Handoff"}
+
+func (ec *executionContext) _Handoff(ctx context.Context, sel ast.SelectionSet, obj *store.Handoff) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, handoffImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("Handoff")
+		case "reason":
+			out.Values[i] = ec._Handoff_reason(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "summary":
+			out.Values[i] = ec._Handoff_summary(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
 		default:
@@ -15679,6 +15943,11 @@ func (ec *executionContext) _Run(ctx context.Context, sel ast.SelectionSet, obj 
 			}
 
 			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+		case "handoff":
+			out.Values[i] = ec._Run_handoff(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
 		case "steps":
 			out.Values[i] = ec._Run_steps(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
@@ -18159,6 +18428,13 @@ func (ec *executionContext) marshalOFloat2ᚖfloat64(ctx context.Context, sel as
 	_ = sel
 	res := graphql.MarshalFloatContext(*v)
 	return graphql.WrapContextMarshaler(ctx, res)
+}
+
+func (ec *executionContext) marshalOHandoff2ᚖparleyᚋstoreᚐHandoff(ctx context.Context, sel ast.SelectionSet, v *store.Handoff) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._Handoff(ctx, sel, v)
 }
 
 func (ec *executionContext) unmarshalOID2ᚖstring(ctx context.Context, v any) (*string, error) {

@@ -22,6 +22,7 @@ type chatReply struct {
 	Status    store.RunStatus `json:"status"`
 	Model     string          `json:"model"`
 	Usage     usage           `json:"usage"`
+	Handoff   *store.Handoff  `json:"handoff,omitempty"`
 }
 
 type usage struct {
@@ -101,6 +102,7 @@ func replied(reply *agent.ChatReply) chatReply {
 	return chatReply{
 		reply.Reply, reply.SessionID, reply.MessageID, reply.RunID, reply.Channel, reply.Status, reply.Model,
 		usage{reply.Usage.InputTokens, reply.Usage.OutputTokens, reply.Usage.TotalTokens(), reply.Usage.Source},
+		reply.Handoff,
 	}
 }
 
