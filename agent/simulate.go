@@ -15,11 +15,12 @@ type TestInput struct {
 
 // TestReply is what such a turn came to.
 type TestReply struct {
-	Reply   string
-	Model   string
-	Usage   store.TokenUsage
-	Handoff *store.Handoff
-	Steps   []store.RunStep
+	Reply     string
+	Model     string
+	Usage     store.TokenUsage
+	Handoff   *store.Handoff
+	Rendering *store.Rendering
+	Steps     []store.RunStep
 }
 
 // Test has an agent answer as in Chat, with what its tools would bring given by the caller: nothing is stored, sent or billed,
@@ -63,7 +64,7 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 			return Result{CallID: call.ID, Content: clean([]byte(content))}
 		}),
 	}
-	text, err := course.run(ctx, Request{
+	shown, err := course.run(ctx, Request{
 		Prompt: prompt, Channel: in.Channel,
 		Messages: []Message{{Author: store.AuthorLead, Text: strings.TrimSpace(in.Message)}},
 	})
@@ -73,7 +74,7 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 		return nil, told
 	}
 	return &TestReply{
-		Reply: text, Model: course.steps[len(course.steps)-1].Model, Usage: store.SumUsage(course.steps),
-		Handoff: store.HandoffOf(course.steps), Steps: course.steps,
+		Reply: shown.Text, Model: course.steps[len(course.steps)-1].Model, Usage: store.SumUsage(course.steps),
+		Handoff: store.HandoffOf(course.steps), Rendering: rendering(in.Channel, shown), Steps: course.steps,
 	}, nil
 }

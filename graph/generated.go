@@ -120,6 +120,7 @@ type ComplexityRoot struct {
 		Handoff   func(childComplexity int) int
 		MessageID func(childComplexity int) int
 		Model     func(childComplexity int) int
+		Rendering func(childComplexity int) int
 		Reply     func(childComplexity int) int
 		RunID     func(childComplexity int) int
 		SessionID func(childComplexity int) int
@@ -246,6 +247,7 @@ type ComplexityRoot struct {
 		CreatedAt      func(childComplexity int) int
 		Direction      func(childComplexity int) int
 		ID             func(childComplexity int) int
+		Rendering      func(childComplexity int) int
 		Sequence       func(childComplexity int) int
 		SessionID      func(childComplexity int) int
 		Text           func(childComplexity int) int
@@ -303,6 +305,13 @@ type ComplexityRoot struct {
 		Viewer           func(childComplexity int) int
 		WebhookEndpoint  func(childComplexity int, id string) int
 		WebhookEndpoints func(childComplexity int) int
+	}
+
+	Rendering struct {
+		Encoding  func(childComplexity int) int
+		HTML      func(childComplexity int) int
+		Segments  func(childComplexity int) int
+		Truncated func(childComplexity int) int
 	}
 
 	ReplayJob struct {
@@ -803,6 +812,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.ChatReply.Model(childComplexity), true
+	case "ChatReply.rendering":
+		if e.ComplexityRoot.ChatReply.Rendering == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ChatReply.Rendering(childComplexity), true
 	case "ChatReply.reply":
 		if e.ComplexityRoot.ChatReply.Reply == nil {
 			break
@@ -1287,6 +1302,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Message.ID(childComplexity), true
+	case "Message.rendering":
+		if e.ComplexityRoot.Message.Rendering == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Message.Rendering(childComplexity), true
 	case "Message.sequence":
 		if e.ComplexityRoot.Message.Sequence == nil {
 			break
@@ -1687,6 +1708,31 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Query.WebhookEndpoints(childComplexity), true
+
+	case "Rendering.encoding":
+		if e.ComplexityRoot.Rendering.Encoding == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Rendering.Encoding(childComplexity), true
+	case "Rendering.html":
+		if e.ComplexityRoot.Rendering.HTML == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Rendering.HTML(childComplexity), true
+	case "Rendering.segments":
+		if e.ComplexityRoot.Rendering.Segments == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Rendering.Segments(childComplexity), true
+	case "Rendering.truncated":
+		if e.ComplexityRoot.Rendering.Truncated == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Rendering.Truncated(childComplexity), true
 
 	case "ReplayJob.createdAt":
 		if e.ComplexityRoot.ReplayJob.CreatedAt == nil {
@@ -2831,6 +2877,20 @@ type Message {
   sequence: Int!
   "When it was stored."
   createdAt: Time!
+  "How its channel shows it; null if there is nothing to say of that but the text."
+  rendering: Rendering
+}
+
+"How a channel shows an agent's reply, besides its text. What does not apply is null."
+type Rendering {
+  "Of an SMS: the messages that it is sent and charged as."
+  segments: Int
+  "Of an SMS: ` + "`" + `GSM-7` + "`" + `, or ` + "`" + `UCS-2` + "`" + ` if a character is not in that."
+  encoding: String
+  "Of an e-mail: the fragment of HTML to send beside the text."
+  html: String
+  "Whether the model had more to say: it was cut to what the channel or its profile takes, or the model's limit of tokens ended it."
+  truncated: Boolean!
 }
 
 "One turn of an agent: it thinks, and replies."
@@ -2969,6 +3029,8 @@ type ChatReply {
   usage: TokenUsage!
   "Set if the agent asks for a person."
   handoff: Handoff
+  "How the channel shows the reply; null if there is nothing to say of that but the text."
+  rendering: Rendering
 }
 
 "A user's message to an agent."
@@ -3496,6 +3558,8 @@ func (ec *executionContext) childFields_ChatReply(ctx context.Context, field gra
 		return ec.fieldContext_ChatReply_usage(ctx, field)
 	case "handoff":
 		return ec.fieldContext_ChatReply_handoff(ctx, field)
+	case "rendering":
+		return ec.fieldContext_ChatReply_rendering(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type ChatReply", field.Name)
 }
@@ -3744,6 +3808,8 @@ func (ec *executionContext) childFields_Message(ctx context.Context, field graph
 		return ec.fieldContext_Message_sequence(ctx, field)
 	case "createdAt":
 		return ec.fieldContext_Message_createdAt(ctx, field)
+	case "rendering":
+		return ec.fieldContext_Message_rendering(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type Message", field.Name)
 }
@@ -3782,6 +3848,20 @@ func (ec *executionContext) childFields_PageInfo(ctx context.Context, field grap
 		return ec.fieldContext_PageInfo_endCursor(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type PageInfo", field.Name)
+}
+
+func (ec *executionContext) childFields_Rendering(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "segments":
+		return ec.fieldContext_Rendering_segments(ctx, field)
+	case "encoding":
+		return ec.fieldContext_Rendering_encoding(ctx, field)
+	case "html":
+		return ec.fieldContext_Rendering_html(ctx, field)
+	case "truncated":
+		return ec.fieldContext_Rendering_truncated(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type Rendering", field.Name)
 }
 
 func (ec *executionContext) childFields_ReplayJob(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -6083,6 +6163,38 @@ func (ec *executionContext) fieldContext_ChatReply_handoff(_ context.Context, fi
 	return fc, nil
 }
 
+func (ec *executionContext) _ChatReply_rendering(ctx context.Context, field graphql.CollectedField, obj *agent.ChatReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ChatReply_rendering(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Rendering, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Rendering) graphql.Marshaler {
+			return ec.marshalORendering2ᚖparleyᚋstoreᚐRendering(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_ChatReply_rendering(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ChatReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Rendering(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _CreateAccessTokenPayload_accessToken(ctx context.Context, field graphql.CollectedField, obj *store.NewCredential) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -8035,6 +8147,38 @@ func (ec *executionContext) fieldContext_Message_createdAt(_ context.Context, fi
 	return graphql.NewScalarFieldContext("Message", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
+func (ec *executionContext) _Message_rendering(ctx context.Context, field graphql.CollectedField, obj *store.Message) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Message_rendering(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Rendering, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Rendering) graphql.Marshaler {
+			return ec.marshalORendering2ᚖparleyᚋstoreᚐRendering(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Message_rendering(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Message",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Rendering(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Model_provider(ctx context.Context, field graphql.CollectedField, obj *store.Model) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -9645,6 +9789,98 @@ func (ec *executionContext) fieldContext_Query___schema(_ context.Context, field
 		},
 	}
 	return fc, nil
+}
+
+func (ec *executionContext) _Rendering_segments(ctx context.Context, field graphql.CollectedField, obj *store.Rendering) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Rendering_segments(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Segments, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Rendering_segments(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Rendering", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _Rendering_encoding(ctx context.Context, field graphql.CollectedField, obj *store.Rendering) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Rendering_encoding(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Encoding, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Rendering_encoding(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Rendering", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Rendering_html(ctx context.Context, field graphql.CollectedField, obj *store.Rendering) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Rendering_html(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.HTML, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Rendering_html(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Rendering", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Rendering_truncated(ctx context.Context, field graphql.CollectedField, obj *store.Rendering) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Rendering_truncated(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Truncated, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Rendering_truncated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Rendering", field, false, false, errors.New("field of type Boolean does not have child fields"))
 }
 
 func (ec *executionContext) _ReplayJob_id(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
@@ -13796,6 +14032,11 @@ func (ec *executionContext) _ChatReply(ctx context.Context, sel ast.SelectionSet
 			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
+		case "rendering":
+			out.Values[i] = ec._ChatReply_rendering(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -15034,6 +15275,11 @@ func (ec *executionContext) _Message(ctx context.Context, sel ast.SelectionSet, 
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
+		case "rendering":
+			out.Values[i] = ec._Message_rendering(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -15690,6 +15936,59 @@ func (ec *executionContext) _Query(ctx context.Context, sel ast.SelectionSet) gr
 			})
 			if out.Values[i] == graphql.RequiredNull {
 				atomic.AddUint32(&out.Invalids, 1)
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
+var renderingImplementors = []string{"Rendering"}
+
+func (ec *executionContext) _Rendering(ctx context.Context, sel ast.SelectionSet, obj *store.Rendering) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, renderingImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("Rendering")
+		case "segments":
+			out.Values[i] = ec._Rendering_segments(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "encoding":
+			out.Values[i] = ec._Rendering_encoding(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "html":
+			out.Values[i] = ec._Rendering_html(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "truncated":
+			out.Values[i] = ec._Rendering_truncated(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
 			}
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
@@ -18543,6 +18842,13 @@ func (ec *executionContext) unmarshalOModelInput2ᚖparleyᚋstoreᚐModelInput(
 	}
 	res, err := ec.unmarshalInputModelInput(ctx, v)
 	return &res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalORendering2ᚖparleyᚋstoreᚐRendering(ctx context.Context, sel ast.SelectionSet, v *store.Rendering) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._Rendering(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalOReplayJob2ᚖparleyᚋstoreᚐReplay(ctx context.Context, sel ast.SelectionSet, v *store.Replay) graphql.Marshaler {

@@ -48,7 +48,7 @@ func (m *Model) Generate(ctx context.Context, req agent.Request) (agent.Reply, e
 	reply := agent.Reply{Calls: calls(req), Model: Name, Usage: store.TokenUsage{Source: store.UsageNone}}
 	switch {
 	case slices.ContainsFunc(reply.Calls, func(c agent.Call) bool { return c.Name == store.HandoffTool }):
-		reply.Text = template(HandedOff, maxLength(req))
+		reply.Text = HandedOff
 	case len(reply.Calls) > 0:
 		return reply, nil
 	default:
