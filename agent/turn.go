@@ -40,7 +40,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 	defer done()
 	course := course{
 		thinker: thinker{choices, r.cfg.Log.With("run", turn.Run.ID)}, agent: agent, told: told, failed: map[string]bool{},
-		tools: append((&toolbox{r.cfg.Tools, r.cfg.Store}).bind(agent), tools...),
+		tools: unique(append((&toolbox{r.cfg.Tools, r.cfg.Store}).bind(agent), tools...)),
 	}
 	shown, err := course.run(ctx, Request{Prompt: prompt, Channel: in.Channel, Messages: messages})
 	if err != nil {
