@@ -140,7 +140,7 @@ func (t *course) run(ctx context.Context, req Request) (render.Rendered, error) 
 		if err != nil {
 			return render.Rendered{}, err
 		}
-		t.steps = append(t.steps, store.RunStep{Model: reply.Model, Text: reply.Text, ToolCalls: []store.ToolCall{}, Usage: reply.Usage})
+		t.steps = append(t.steps, store.RunStep{Model: reply.Model, Text: cut(reply.Text, render.MaxInput), ToolCalls: []store.ToolCall{}, Usage: reply.Usage})
 		if strings.TrimSpace(reply.Text) != "" {
 			said = append(said, reply.Text)
 			owed, truncated = false, reply.Truncated

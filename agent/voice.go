@@ -83,6 +83,7 @@ type voice struct {
 	paused bool
 	held   string // near the limit: what is not said yet, for the mark of a cut may have to stand in its place
 	full   bool   // more was heard than the limit takes
+	over   bool   // or than any reply may have
 }
 
 const (
@@ -98,6 +99,9 @@ func newVoice(channel store.Channel, maxLength int, say func(string)) *voice {
 
 // hear takes the next piece of Markdown.
 func (v *voice) hear(delta string) {
+	if room := render.MaxInput - v.heard.Len(); len(delta) > room {
+		delta, v.over = cut(delta, max(0, room)), true
+	}
 	v.heard.WriteString(delta)
 	v.block += delta
 	for {
@@ -275,6 +279,10 @@ func (v *voice) tell(n int) {
 // end says what is left, and returns the reply: its text is all that was said.
 func (v *voice) end() render.Rendered {
 	v.pause()
+	if v.over && !v.full {
+		v.tell(len(v.held))
+		v.full = true
+	}
 	var shown render.Rendered
 	if v.channel == store.Gmail || v.channel == store.Outlook || v.full && v.said.Len() == 0 {
 		shown = render.Render(v.channel, v.heard.String(), v.maxLength)

@@ -98,6 +98,16 @@ func TestAnEndlessReplyIsHeardInTime(t *testing.T) {
 	}
 }
 
+func TestAReplyHasAnEndOnEveryChannel(t *testing.T) {
+	t.Parallel()
+	for _, channel := range store.Channels {
+		told, shown := speakIn(channel, 0, 50_000, strings.Repeat("One more *paragraph*.\n\n", 100_000))
+		if all := strings.Join(told, ""); all != shown.Text || len(all) > render.MaxInput+10 || !shown.Truncated {
+			t.Errorf("%s: told %d bytes, the reply has %d, %v", channel, len(all), len(shown.Text), shown.Truncated)
+		}
+	}
+}
+
 // FuzzVoice: whatever comes in whatever pieces, what was told is the reply, it is within the limit, and not empty.
 func FuzzVoice(f *testing.F) {
 	for i, seed := range []string{
