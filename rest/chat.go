@@ -14,14 +14,16 @@ import (
 
 // chatReply is the answer of a chat (contract, section 3).
 type chatReply struct {
-	Reply     string          `json:"reply"`
-	SessionID string          `json:"session_id"`
-	MessageID string          `json:"message_id"`
-	RunID     string          `json:"run_id"`
-	Channel   store.Channel   `json:"channel"`
-	Status    store.RunStatus `json:"status"`
-	Model     string          `json:"model"`
-	Usage     usage           `json:"usage"`
+	Reply     string           `json:"reply"`
+	SessionID string           `json:"session_id"`
+	MessageID string           `json:"message_id"`
+	RunID     string           `json:"run_id"`
+	Channel   store.Channel    `json:"channel"`
+	Status    store.RunStatus  `json:"status"`
+	Model     string           `json:"model"`
+	Usage     usage            `json:"usage"`
+	Handoff   *store.Handoff   `json:"handoff,omitempty"`
+	Rendering *store.Rendering `json:"rendering,omitempty"`
 }
 
 type usage struct {
@@ -101,6 +103,7 @@ func replied(reply *agent.ChatReply) chatReply {
 	return chatReply{
 		reply.Reply, reply.SessionID, reply.MessageID, reply.RunID, reply.Channel, reply.Status, reply.Model,
 		usage{reply.Usage.InputTokens, reply.Usage.OutputTokens, reply.Usage.TotalTokens(), reply.Usage.Source},
+		reply.Handoff, reply.Rendering,
 	}
 }
 

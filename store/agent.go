@@ -25,6 +25,7 @@ type Agent struct {
 	McpServers      []McpServer       `bun:"mcp_servers,type:text"`
 	ChannelProfiles []ChannelProfile  `bun:"channel_profiles,type:text"`
 	OnConcurrent    ConcurrencyPolicy `bun:"on_concurrent"`
+	Handoff         bool              `bun:"handoff"` // its model may ask for a person
 	Version         int64             `bun:"version"` // counts the updates: what is derived from an agent is cached under (ID, Version)
 	CreatedAt       Time              `bun:"created_at"`
 	UpdatedAt       Time              `bun:"updated_at"`
@@ -73,6 +74,7 @@ type AgentInput struct {
 	ChannelProfiles []ChannelProfile // nil: stays; empty: none
 	WebhookURL      OptionalString
 	OnConcurrent    *ConcurrencyPolicy
+	Handoff         *bool
 }
 
 // OptionalString tells absent (stays) from null (removed).
@@ -239,6 +241,7 @@ func (s *Store) applyAgent(agent *Agent, in AgentInput, now Time) error {
 	set(&agent.Name, in.Name)
 	set(&agent.Prompt, in.Prompt)
 	set(&agent.OnConcurrent, in.OnConcurrent)
+	set(&agent.Handoff, in.Handoff)
 	if in.Knowledge != nil {
 		agent.Knowledge = in.Knowledge
 	}

@@ -35,6 +35,8 @@ type Turn struct {
 	// History says how far the session had got before this turn: what is cached of its history counts only with this.
 	History int64
 	Key     *IdempotencyKey // under which its answer is kept
+	// Rendering is its reply's: set before FinishTurn.
+	Rendering *Rendering
 }
 
 // TurnInput is what a turn begins with. The zero SessionID begins a new session.
@@ -165,9 +167,13 @@ var errTurnLost = refuse(CodeModelTimeout, "model_timeout", "the turn took too l
 func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...RunStep) (*Message, error) {
 	reply := &Message{
 		ID: newID("msg"), BusinessID: turn.Run.BusinessID, SessionID: &turn.SessionID, RunID: &turn.Run.ID,
-		Direction: Outbound, Author: AuthorAgent, Text: text,
+		Direction: Outbound, Author: AuthorAgent, Text: text, Rendering: turn.Rendering,
 	}
-	err := s.batcher.do(2048+2*len(text), func(ctx context.Context, t *tx) error {
+	size := 2048 + 2*len(text)
+	if r := turn.Rendering; r != nil && r.HTML != nil {
+		size += 2 * len(*r.HTML)
+	}
+	err := s.batcher.do(size, func(ctx context.Context, t *tx) error {
 		var sequence int64
 		err := t.row(ctx, unlockSessionSQL, []any{t.now.Add(s.cfg.SessionTTL), turn.SessionID, turn.Run.ID, turn.Run.Fence}, &sequence)
 		if errors.Is(err, sql.ErrNoRows) {
