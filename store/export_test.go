@@ -66,3 +66,12 @@ func (s *Store) Plan(ctx context.Context, query string) (string, error) {
 	}
 	return strings.Join(plan, "\n"), rows.Err()
 }
+
+// QuickestReading is how far the quickest of several readings of a clock says that it is ahead of ours, and how long that took.
+func QuickestReading(read func() (Time, error)) (ahead, took time.Duration, err error) {
+	best, took, err := quickest(read)
+	if err != nil {
+		return 0, 0, err
+	}
+	return best.theirs.Sub(At(best.ours)), took, nil
+}
