@@ -126,10 +126,11 @@ func (s *Store) Leave(ctx context.Context, replica string) error {
 	return err
 }
 
-// freeDeliveries frees what is in flight in shards: for those never tried it is their sequence that counts from now on.
+// freeDeliveries frees what is in flight in shards: for those never tried it is their sequence that counts from now on. What is
+// leased has an instant: a backlog that is due at 0, however long, is passed over in the index.
 func freeDeliveries(ctx context.Context, tx bun.IDB, shards []int) error {
 	_, err := tx.NewRaw(`UPDATE deliveries SET leased = ?, next_attempt_at = CASE WHEN attempts = 0 AND trigger_name = 'automatic' THEN 0 ELSE created_at END
-		WHERE leased AND next_attempt_at IS NOT NULL AND endpoint_id IN (SELECT id FROM endpoints WHERE shard IN (?))`,
+		WHERE leased AND next_attempt_at > 0 AND endpoint_id IN (SELECT id FROM endpoints WHERE shard IN (?))`,
 		false, bun.List(shards)).Exec(ctx)
 	if err != nil {
 		return fmt.Errorf("free the deliveries of %d shards: %w", len(shards), err)
