@@ -93,3 +93,12 @@ func (s *Store) Waiting(ctx context.Context, endpoint string) (n int, err error)
 	err = s.read.NewRaw("SELECT COUNT(*) FROM deliveries WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL", endpoint).Scan(ctx, &n)
 	return n, err
 }
+
+// Copy gives an event so many more deliveries, to endpoints that there are none of. They have ended.
+func (s *Store) Copy(ctx context.Context, event string, n int) error {
+	_, err := s.db.NewRaw(`INSERT INTO deliveries (id, business_id, endpoint_id, event_id, seq, lane, status, attempts, leased, created_at, updated_at)
+		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		SELECT 'dlv_' || id || i, business_id, 'whe_' || i, id, seq, 'ses_1', ?, 1, ?, 0, 0 FROM n CROSS JOIN events WHERE id = ?`,
+		n, Delivered, false, event).Exec(ctx)
+	return err
+}
