@@ -57,26 +57,26 @@ func endDeliveries(ctx context.Context, t *tx, endpoint string, tests bool) erro
 	if err != nil {
 		return fmt.Errorf("stop the replay to %s: %w", endpoint, err)
 	}
-	_, err = endSome(ctx, t, t.remote, t.now, endpoint, tests)
+	_, err = endSome(ctx, t, endpoint, tests)
 	return err
 }
 
 // endSome ends up to endedAtOnce of the deliveries that wait for an endpoint, and returns how many. It waits for nobody: a row
 // that another transaction is about to change is left for the next time. Tests, if they end too, come first: they would be sent.
-func endSome(ctx context.Context, db bun.IDB, remote bool, now Time, endpoint string, tests bool) (int, error) {
+func endSome(ctx context.Context, t *tx, endpoint string, tests bool) (int, error) {
 	which := []string{"next_attempt_at IS NOT NULL AND trigger_name <> 'test'"}
 	if tests {
 		which = []string{"next_attempt_at > 0 AND trigger_name = 'test'", which[0]} // a test is never due at 0: the backlog is passed over
 	}
 	lock := ""
-	if remote {
+	if t.remote {
 		lock = " FOR UPDATE SKIP LOCKED"
 	}
 	ended := 0
 	for _, waiting := range which {
-		res, err := db.NewRaw(`UPDATE deliveries SET status = `+endedSQL+`, next_attempt_at = NULL, leased = ?, updated_at = ?
+		res, err := t.NewRaw(`UPDATE deliveries SET status = `+endedSQL+`, next_attempt_at = NULL, leased = ?, updated_at = ?
 			WHERE id IN (SELECT id FROM deliveries WHERE endpoint_id = ? AND `+waiting+` ORDER BY next_attempt_at, seq LIMIT ?`+lock+`)`,
-			false, now, endpoint, endedAtOnce).Exec(ctx)
+			false, t.now, endpoint, endedAtOnce).Exec(ctx)
 		if err != nil {
 			return 0, fmt.Errorf("end the deliveries to %s: %w", endpoint, err)
 		}
@@ -129,10 +129,10 @@ func (s *Store) EndWaiting(ctx context.Context) error {
 func (s *Store) endPieces(ctx context.Context, endpoint string, tests bool) (ended int, err error) {
 	for {
 		n := 0
-		err := s.db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
-			over, err := s.stillOver(ctx, tx, endpoint)
+		err := s.inTx(ctx, func(ctx context.Context, t *tx) error {
+			over, err := stillOver(ctx, t, endpoint)
 			if err == nil && over {
-				n, err = endSome(ctx, tx, s.remote(), s.Now(), endpoint, tests)
+				n, err = endSome(ctx, t, endpoint, tests)
 			}
 			return err
 		})
@@ -143,9 +143,9 @@ func (s *Store) endPieces(ctx context.Context, endpoint string, tests bool) (end
 }
 
 // stillOver says whether an endpoint is disabled or deleted. On PostgreSQL it stays so until the transaction ends.
-func (s *Store) stillOver(ctx context.Context, tx bun.Tx, endpoint string) (bool, error) {
-	q := tx.NewSelect().ModelTableExpr("endpoints AS e").Column("e.id").Where("e.id = ? AND (e.status = ? OR e.deleted_at IS NOT NULL)", endpoint, Disabled)
-	if s.remote() {
+func stillOver(ctx context.Context, t *tx, endpoint string) (bool, error) {
+	q := t.NewSelect().ModelTableExpr("endpoints AS e").Column("e.id").Where("e.id = ? AND (e.status = ? OR e.deleted_at IS NOT NULL)", endpoint, Disabled)
+	if t.remote {
 		q = q.For("SHARE")
 	}
 	var over []string

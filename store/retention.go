@@ -55,7 +55,7 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 		}
 		more = more || rest
 	}
-	err = s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+	err = s.inTx(ctx, func(ctx context.Context, t *tx) error {
 		for _, prune := range []func(context.Context, *tx, Time) (int, error){pruneMessages, pruneRuns} {
 			n, err := prune(ctx, t, before)
 			if err != nil {
@@ -142,7 +142,7 @@ func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (
 	if len(ids) == 0 {
 		return false, nil
 	}
-	err = s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+	err = s.inTx(ctx, func(ctx context.Context, t *tx) error {
 		var old, gone []string
 		old, gone, more, err = prunable(ctx, t, ids)
 		n := len(old)
@@ -172,33 +172,44 @@ func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (
 }
 
 // prunable is what of a business's oldest events may go in one commit, with their deliveries: up to the first that still has a
-// delivery to be made, and no more than prunedDeliveries of those, however many endpoints there are. More says whether more may
-// go in the next. Both are locked first, each in one order: a replay makes no delivery of such an event, and a delivery that is found ended is not sent again meanwhile.
+// delivery to be made, or that somebody is at, and no more than prunedDeliveries of those, however many endpoints there are. More
+// says whether more may go in the next. They are locked first, and nobody is waited for: a replay makes no delivery of such an
+// event, and a delivery that was found ended is not sent again meanwhile.
 func prunable(ctx context.Context, t *tx, ids []string) (events, deliveries []string, more bool, err error) {
-	var there []string
-	if err := t.forUpdate().Model((*Event)(nil)).Column("id").Where("id IN (?)", bun.List(ids)).Order("id").Scan(ctx, &there); err != nil {
+	free := func(model any) *bun.SelectQuery {
+		if t.remote {
+			return t.NewSelect().Model(model).For("UPDATE SKIP LOCKED")
+		}
+		return t.NewSelect().Model(model)
+	}
+	var mine, ended []string
+	if err := free((*Event)(nil)).Column("id").Where("id IN (?)", bun.List(ids)).Order("id").Scan(ctx, &mine); err != nil {
 		return nil, nil, false, fmt.Errorf("lock %d old events: %w", len(ids), err)
 	}
-	var rows []*Delivery
-	err = t.forUpdate().Model(&rows).Column("id", "event_id", "next_attempt_at").Where("event_id IN (?)", bun.List(ids)).Order("id").Scan(ctx)
+	err = free((*Delivery)(nil)).Column("id").Where("event_id IN (?) AND next_attempt_at IS NULL", bun.List(ids)).Order("id").Scan(ctx, &ended)
 	if err != nil {
 		return nil, nil, false, fmt.Errorf("lock the deliveries of %d old events: %w", len(ids), err)
 	}
-	of := make(map[string][]*Delivery, len(ids))
+	var rows []*Delivery
+	if err := t.NewSelect().Model(&rows).Column("id", "event_id").Where("event_id IN (?)", bun.List(ids)).Scan(ctx); err != nil {
+		return nil, nil, false, fmt.Errorf("read the deliveries of %d old events: %w", len(ids), err)
+	}
+	locked := make(map[string]bool, len(mine)+len(ended))
+	for _, id := range append(mine, ended...) {
+		locked[id] = true
+	}
+	of := make(map[string][]string, len(ids))
 	for _, d := range rows {
-		of[d.EventID] = append(of[d.EventID], d)
+		of[d.EventID] = append(of[d.EventID], d.ID)
 	}
 	for _, id := range ids {
-		if slices.ContainsFunc(of[id], func(d *Delivery) bool { return d.NextAttemptAt != nil }) {
+		if !locked[id] || slices.ContainsFunc(of[id], func(d string) bool { return !locked[d] }) {
 			return events, deliveries, false, nil
 		}
 		if len(events) > 0 && len(deliveries)+len(of[id]) > prunedDeliveries {
 			return events, deliveries, true, nil
 		}
-		events = append(events, id)
-		for _, d := range of[id] {
-			deliveries = append(deliveries, d.ID)
-		}
+		events, deliveries = append(events, id), append(deliveries, of[id]...)
 	}
 	return events, deliveries, len(ids) == prunedAtOnce, nil
 }

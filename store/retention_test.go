@@ -27,7 +27,7 @@ func TestRetention(t *testing.T) {
 		if more, err := s.Prune(t.Context(), store.Now().Add(-time.Hour)); err != nil || more || len(events(t, s, v)) != 9 {
 			t.Errorf("what is not old was removed: %v, %v", more, err)
 		}
-		later := store.Now().Add(time.Second)
+		later := store.Now().Add(30 * time.Minute)
 		for more := true; more; {
 			var err error
 			if more, err = s.Prune(t.Context(), later); err != nil {
@@ -93,7 +93,8 @@ func TestRetentionIsBoundedByDeliveries(t *testing.T) {
 	})
 }
 
-// TestRetentionMeetsARedelivery: a delivery that is sent again at the very moment when retention would remove it stays.
+// TestRetentionMeetsARedelivery: a delivery that is sent again at the very moment when retention would remove it stays, and is
+// not waited for.
 func TestRetentionMeetsARedelivery(t *testing.T) {
 	t.Parallel()
 	url := servers.Database(t)
@@ -118,19 +119,10 @@ func TestRetentionMeetsARedelivery(t *testing.T) {
 	if _, err := again.ExecContext(t.Context(), "UPDATE deliveries SET next_attempt_at = 1 WHERE id = $1", d[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	pruned := make(chan error, 1)
-	go func() { _, err := s.Prune(t.Context(), store.Now().Add(time.Second)); pruned <- err }()
-	for waiting := false; !waiting; {
-		err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%deliveries%')`).Scan(&waiting)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := again.Commit(); err != nil {
+	if _, err := s.Prune(t.Context(), store.Now().Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-pruned; err != nil {
+	if err := again.Commit(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Delivery(t.Context(), v.BusinessID, d[0].ID); err != nil {
