@@ -70,36 +70,44 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 		}{
 			{
 				`DELETE FROM usage_hours WHERE hour IN (SELECT hour FROM usage_hours WHERE hour < ? ORDER BY hour`,
-				[]any{t.now.Add(-keptUsage)}, "usage_hours",
+				[]any{t.now.Add(-keptUsage)},
+				"usage_hours",
 			},
 			{
 				`DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE id < ? AND expires_at < ? AND run_id IS NULL ORDER BY id`,
-				[]any{firstID("ses", before), before}, "sessions",
+				[]any{firstID("ses", before), before},
+				"sessions",
 			},
 			{
 				`DELETE FROM session_line WHERE (session_id, ticket) IN (SELECT session_id, ticket FROM session_line WHERE alive_until < ? ORDER BY session_id, ticket`,
-				[]any{t.now}, "session_line",
+				[]any{t.now},
+				"session_line",
 			},
 			{
 				`DELETE FROM idempotency_keys WHERE run_id IN (SELECT run_id FROM idempotency_keys WHERE expires_at < ? ORDER BY expires_at`,
-				[]any{t.now}, "idempotency_keys",
+				[]any{t.now},
+				"idempotency_keys",
 			},
 			{
 				`DELETE FROM credentials WHERE id IN (SELECT id FROM credentials WHERE revoked_at < ? ORDER BY revoked_at`,
-				[]any{before}, "credentials",
+				[]any{before},
+				"credentials",
 			},
 			{
 				`DELETE FROM attempts WHERE delivery_id IN (SELECT d.id FROM deliveries d JOIN test_events e ON e.id = d.event_id WHERE e.id < ? ORDER BY e.id`,
-				[]any{firstID("evt", before)}, "d",
+				[]any{firstID("evt", before)},
+				"d",
 			},
 			{
 				`DELETE FROM deliveries WHERE id IN (SELECT d.id FROM deliveries d JOIN test_events e ON e.id = d.event_id WHERE e.id < ? ORDER BY e.id`,
-				[]any{firstID("evt", before)}, "d",
+				[]any{firstID("evt", before)},
+				"d",
 			},
 			{`DELETE FROM test_events WHERE id IN (SELECT id FROM test_events WHERE id < ? ORDER BY id`, []any{firstID("evt", before)}, "test_events"},
 			{
 				`DELETE FROM replays WHERE id IN (SELECT id FROM replays WHERE id < ? AND status <> 'running' ORDER BY id`,
-				[]any{firstID("rpl", before)}, "replays",
+				[]any{firstID("rpl", before)},
+				"replays",
 			},
 			{`DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE id < ? ORDER BY id`, []any{firstID("bat", t.now.Add(-keptBatches))}, "batches"},
 		} {
