@@ -180,6 +180,38 @@ type Postgres struct {
 	*Server
 }
 
+// Pause stops the postmaster and all its processes where they are; Resume lets them go on.
+func (p *Postgres) Pause() {
+	_ = p.Signal(syscall.SIGSTOP) // first: it makes no new ones
+	p.each(syscall.SIGSTOP)
+}
+
+// Resume ends a Pause.
+func (p *Postgres) Resume() {
+	p.each(syscall.SIGCONT)
+	_ = p.Signal(syscall.SIGCONT)
+}
+
+// each signals the postmaster's children: each has a process group of its own.
+func (p *Postgres) each(sig syscall.Signal) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		var pid, parent int
+		var state string
+		i := strings.LastIndexByte(string(raw), ')') // its name, in parentheses, may hold anything
+		if _, err := fmt.Sscan(string(raw[:i]), &pid); err != nil {
+			continue
+		}
+		if _, err := fmt.Sscan(string(raw[i+1:]), &state, &parent); err == nil && parent == p.cmd.Process.Pid {
+			_ = syscall.Kill(pid, sig)
+		}
+	}
+}
+
 // URL is the address of one of its databases.
 func (p *Postgres) URL(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", p.Addr, database)
