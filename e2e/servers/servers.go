@@ -70,8 +70,33 @@ type Server struct {
 	done chan struct{}
 }
 
-// Up starts the server, again after a Kill, and waits until it accepts connections.
+// Up starts the server, again after a Kill, and waits until it accepts connections. One that ends at once is started once more:
+// PostgreSQL does while processes of the one that was killed are still there.
 func (s *Server) Up() {
+	s.t.Helper()
+	s.start()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(startWithin)
+	for {
+		if conn, err := net.Dial("tcp", s.Addr); err == nil {
+			_ = conn.Close()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			s.t.Fatalf("%s does not accept connections", s.cmd.Path)
+		}
+		select {
+		case <-s.done:
+			s.start()
+		default:
+		}
+	}
+}
+
+func (s *Server) start() {
 	s.t.Helper()
 	s.cmd = s.make()
 	if err := s.cmd.Start(); err != nil {
@@ -83,22 +108,6 @@ func (s *Server) Up() {
 		defer close(done)
 		_ = cmd.Wait()
 	}()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(startWithin)
-	for {
-		if conn, err := net.Dial("tcp", s.Addr); err == nil {
-			_ = conn.Close()
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-done:
-			s.t.Fatalf("%s ended at its start", s.cmd.Path)
-		case <-deadline:
-			s.t.Fatalf("%s does not accept connections", s.cmd.Path)
-		}
-	}
 }
 
 // Kill ends the server as a power cut would.
