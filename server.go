@@ -287,6 +287,7 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return p.hub.Run(background) })
 	group.Go(func() error { return p.runner.Run(background) })
 	group.Go(func() error { return p.store.RunRetention(background) })
+	group.Go(func() error { return p.store.RunEndings(background) })
 	working, endWork := context.WithCancel(background)
 	defer endWork()
 	worked := make(chan struct{})

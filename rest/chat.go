@@ -131,7 +131,9 @@ func (a *API) streamChat(w http.ResponseWriter, r *http.Request, v *store.Viewer
 		return underBody(err)
 	}
 	if !ok {
-		a.Log.ErrorContext(r.Context(), "a streamed chat failed", "path", r.URL.Path, "error", err)
+		if r.Context().Err() == nil { // else the caller has left: nobody is told
+			a.Log.ErrorContext(r.Context(), "a streamed chat failed", "path", r.URL.Path, "error", err)
+		}
 		e = store.Refuse("", "internal", "something went wrong on our side")
 	}
 	s.send("error", problem{e.Message, e.Reason})

@@ -214,24 +214,30 @@ func (s *Store) UpdateAgent(ctx context.Context, v *Viewer, id string, in AgentI
 	if err := in.validate(s.cfg).Under("input").Err(); err != nil {
 		return nil, err
 	}
-	err := s.batcher.do(4096, func(ctx context.Context, t *tx) error {
-		agent, err := agentIn(ctx, t.forUpdate(), v.BusinessID, id)
-		if err != nil {
-			return err
-		}
-		if err := s.applyAgent(agent, in, t.now); err != nil {
-			return err
-		}
-		if _, err := t.NewUpdate().Model(agent).WherePK().Where("business_id = ?", v.BusinessID).Exec(ctx); err != nil {
-			return fmt.Errorf("update agent %s: %w", id, err)
-		}
-		return s.setAgentURL(ctx, t, agent, in.WebhookURL)
+	err := s.onceEnded(ctx, func() error {
+		return s.batcher.do(4096, func(ctx context.Context, t *tx) error {
+			agent, err := agentIn(ctx, t.forUpdate(), v.BusinessID, id)
+			if err != nil {
+				return err
+			}
+			if err := s.applyAgent(agent, in, t.now); err != nil {
+				return err
+			}
+			if err := s.setAgentURL(ctx, t, agent, in.WebhookURL); err != nil {
+				return err
+			}
+			if _, err := t.NewUpdate().Model(agent).WherePK().Where("business_id = ?", v.BusinessID).Exec(ctx); err != nil {
+				return fmt.Errorf("update agent %s: %w", id, err)
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		return nil, err
 	}
 	if in.WebhookURL.Set {
 		s.cfg.EndpointsChanged(v.BusinessID)
+		s.endSoon()
 	}
 	return s.Agent(ctx, v.BusinessID, id)
 }
@@ -311,6 +317,7 @@ func (s *Store) DeleteAgent(_ context.Context, v *Viewer, id string) error {
 	})
 	if err == nil {
 		s.cfg.EndpointsChanged(v.BusinessID)
+		s.endSoon()
 	}
 	return err
 }

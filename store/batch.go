@@ -198,7 +198,7 @@ func (b *batcher) try(batch []*write) ([]*Event, error) {
 		if !errors.Is(err, errUnknown) {
 			switch {
 			case err != nil && b.s.remote() && lost(err):
-				b.s.log.Error("commit a batch", "error", err)
+				b.s.log.Warn("commit a batch: the database is away", "error", err)
 				return nil, ErrUnavailable
 			case err != nil && b.s.remote() && collided(err) && collisions < maxCollisions:
 				collisions++

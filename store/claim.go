@@ -288,26 +288,34 @@ func (s *Store) dueOf(ctx context.Context, t *tx, wanted []Wanted) ([]string, er
 	return ids, nil
 }
 
-// Release gives leased deliveries back to SQL, untried: they keep their place.
+// heldLease is a lease that a job was read with.
+type heldLease struct {
+	ID    string `bun:"delivery_id,type:text"`
+	Until Time   `bun:"lease_until,type:bigint"`
+}
+
+// Release gives leased deliveries back to SQL, untried: they keep their place. Of a job whose lease is over, and which was claimed
+// again since or has ended, nothing is given back.
 func (s *Store) Release(_ context.Context, jobs []*Job) error {
 	return s.worker.do(64*len(jobs), func(ctx context.Context, t *tx) error {
 		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
 		if err != nil {
 			return err
 		}
-		var ids []string
+		var leases []*heldLease
 		for _, j := range jobs {
 			if slices.Contains(good, j.Shard) {
-				ids = append(ids, j.DeliveryID)
+				leases = append(leases, &heldLease{j.DeliveryID, j.LeaseUntil})
 			}
 		}
-		if len(ids) == 0 {
+		if len(leases) == 0 {
 			return nil
 		}
-		_, err = t.NewRaw(`UPDATE deliveries SET leased = ?, next_attempt_at = CASE WHEN attempts = 0 AND trigger_name = 'automatic' THEN 0 ELSE created_at END
-			WHERE id IN (?) AND leased AND next_attempt_at IS NOT NULL`, false, bun.List(ids)).Exec(ctx)
+		_, err = t.NewUpdate().With("held", t.NewValues(&leases)).Model((*Delivery)(nil)).TableExpr("held").Set("leased = ?", false).
+			Set("next_attempt_at = CASE WHEN delivery.attempts = 0 AND delivery.trigger_name = ? THEN 0 ELSE delivery.created_at END", TriggerAutomatic).
+			Where("delivery.id = held.delivery_id AND delivery.leased AND delivery.next_attempt_at = held.lease_until").Exec(ctx)
 		if err != nil {
-			return fmt.Errorf("release %d deliveries: %w", len(ids), err)
+			return fmt.Errorf("release %d deliveries: %w", len(leases), err)
 		}
 		return nil
 	})

@@ -79,9 +79,10 @@ type Store struct {
 	endRunsSQL, outcomesSQL  *bulk
 	freshJobsSQL, targetsSQL string
 
-	opened openedSecrets
-	agents agentCache
-	clock  atomic.Pointer[reading] // of the database; nil for SQLite
+	opened  openedSecrets
+	agents  agentCache
+	clock   atomic.Pointer[reading] // of the database; nil for SQLite
+	endings chan struct{}           // RunEndings is to look: one waits at most
 }
 
 // Open opens the database, brings its schema up to date, and starts the commit batcher. Close it after use.
@@ -120,7 +121,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.CheckSchema == nil {
 		cfg.CheckSchema = func(JSONObject) Faults { return nil }
 	}
-	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }}
+	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }, endings: make(chan struct{}, 1)}
 	var err error
 	switch {
 	case IsPostgres(cfg.URL):

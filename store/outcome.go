@@ -80,6 +80,9 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		disabled, err = of.record(ctx, t, written, s.cfg.EndpointGrace)
 		return err
 	})
+	if len(disabled) > 0 {
+		s.endSoon()
+	}
 	return changed, disabled, err
 }
 

@@ -115,3 +115,50 @@ func TestRetriesAreNotStarved(t *testing.T) {
 		}
 	})
 }
+
+// TestReleaseIsOfTheLease: a job that was forgotten for longer than its lease, and claimed again meanwhile, gives nothing back
+// of what its new holder is sending.
+func TestReleaseIsOfTheLease(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		v := newBusiness(t, s)
+		p := newEndpoint(t, s, v, store.RunFinished)
+		want := []store.Wanted{{EndpointID: p.ID, Limit: 4, UpTo: 100, Hold: takeAll(t, s, "replica")[p.Shard]}}
+		finish(t, s, begin(t, s, v, ""))
+		claim := func(lease time.Duration) []*store.Job {
+			t.Helper()
+			jobs, err := s.Claim(t.Context(), want, lease)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return jobs
+		}
+		forgotten := claim(-time.Second)
+		held := claim(time.Minute)
+		if len(forgotten) != 1 || len(held) != 1 || held[0].DeliveryID != forgotten[0].DeliveryID {
+			t.Fatalf("claimed %v, and when that lease was over %v", forgotten, held)
+		}
+		if err := s.Release(t.Context(), forgotten); err != nil {
+			t.Fatal(err)
+		}
+		if jobs := claim(time.Minute); len(jobs) != 0 {
+			t.Errorf("what is held was given back by whoever held it before: %v", jobs)
+		}
+		if err := s.Release(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		if jobs := claim(time.Minute); len(jobs) != 1 {
+			t.Errorf("what is held was not given back: %v", jobs)
+		}
+		d := deliveries(t, s, v)[0]
+		if err := s.DeleteEndpoint(t.Context(), v, p.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Release(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := s.Delivery(t.Context(), v.BusinessID, d.ID); err != nil || d.Status != store.Skipped || d.NextAttemptAt != nil {
+			t.Errorf("what has ended came back: %+v, %v", d, err)
+		}
+	})
+}
