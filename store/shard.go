@@ -104,7 +104,11 @@ func (s *Store) TakeShards(ctx context.Context, replica string, limit int) ([]Ho
 // GiveShards hands shards back, with what is still in flight there, for another replica to take at once.
 func (s *Store) GiveShards(ctx context.Context, holds []Hold) error {
 	err := s.db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
-		mine, err := stillHeld(ctx, tx, s.remote(), holds)
+		lock := ""
+		if s.remote() { // what is being written under these holds comes first
+			lock = "UPDATE"
+		}
+		mine, err := stillHeldFor(ctx, tx, lock, holds)
 		if err != nil || len(mine) == 0 {
 			return err
 		}
@@ -137,14 +141,22 @@ func freeDeliveries(ctx context.Context, tx bun.IDB, shards []int) error {
 	return nil
 }
 
-// stillHeld is which of the holds are still good. On PostgreSQL they stay so until the transaction ends.
+// stillHeld is which of the holds are still good. On PostgreSQL they stay so until the transaction ends; it keeps nobody from
+// renewing them meanwhile, however long it takes.
 func stillHeld(ctx context.Context, tx bun.IDB, lock bool, holds []Hold) ([]int, error) {
+	if lock {
+		return stillHeldFor(ctx, tx, "KEY SHARE", holds)
+	}
+	return stillHeldFor(ctx, tx, "", holds)
+}
+
+func stillHeldFor(ctx context.Context, tx bun.IDB, lock string, holds []Hold) ([]int, error) {
 	if len(holds) == 0 {
 		return nil, nil
 	}
 	q := tx.NewSelect().ModelTableExpr("shards").Column("shard", "token").Order("shard")
-	if lock {
-		q = q.For("SHARE")
+	if lock != "" {
+		q = q.For(lock)
 	}
 	shards := make([]int, len(holds))
 	for i, h := range holds {
