@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,6 +47,7 @@ type server struct {
 	cmd   *exec.Cmd
 	log   string
 	url   string
+	pid   atomic.Int64
 	start time.Duration // from the exec to the first 200 of /readyz
 }
 
@@ -130,6 +132,7 @@ func (s *server) up(profiled bool) error {
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}
+	s.pid.Store(int64(s.cmd.Process.Pid))
 	cmd := s.cmd
 	s.Cleanup(func() {
 		if profiled { // it writes its profile and ends
@@ -214,7 +217,7 @@ func listen(on *stage, h http.Handler) (url string, err error) {
 
 // memory is the server's resident memory, and the part of it that is its own rather than mapped files, in KB.
 func (s *server) memory() (rss, own float64, err error) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.pid.Load()))
 	if err != nil {
 		return 0, 0, err
 	}
