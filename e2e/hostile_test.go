@@ -42,6 +42,12 @@ func TestHostileAddressesAreRefused(t *testing.T) {
 		try("webhookUrl", query, in)
 		query, in = agent(object{"model": object{"provider": "OPENAI", "baseUrl": url}})
 		try("baseUrl", query, in)
+		for _, where := range []string{"OPENAI", "ANTHROPIC"} {
+			query, in = agent(object{"model": object{"provider": "EMBEDDED", "fallback": object{"provider": where, "baseUrl": url}}})
+			try("a fallback's baseUrl", query, in)
+		}
+		query, in = agent(object{"mcpServers": []any{object{"name": "m", "url": url}}})
+		try("an MCP server's url", query, in)
 		query, in = agent(object{"tools": []any{object{"name": "t", "description": "d", "parameters": object{}, "url": url}}})
 		try("a tool's url", query, in)
 	}

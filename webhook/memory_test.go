@@ -45,12 +45,12 @@ func (w *world) held(dir string, most int) {
 	}
 }
 
-// hang is the URL of a receiver that answers nobody before the test ends.
-func hang(t *testing.T) string {
+// hang is a receiver that answers nobody before the test ends.
+func hang(t *testing.T) *receiver {
 	stop := make(chan struct{})
 	r := newReceiver(t, func(http.ResponseWriter, *http.Request) { <-stop })
 	t.Cleanup(sync.OnceFunc(func() { close(stop) }))
-	return r.URL
+	return r
 }
 
 // TestMemoryIsBounded: whatever waits for endpoints that hang, the worker holds little of it. Where every slot of an endpoint is
@@ -59,7 +59,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	w := newWorld(t, dir, func(c *webhook.Config) { c.Timeout = time.Hour })
-	url := hang(t)
+	url := hang(t).URL
 	const lanes = 20
 	for range lanes {
 		w.endpoint(url, store.EventTypes...)
@@ -76,7 +76,7 @@ func TestFullMemoryStarvesNobody(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	w := newWorld(t, dir, func(c *webhook.Config) { c.Timeout = time.Hour })
-	url := hang(t)
+	url := hang(t).URL
 	for range lanesOfMemory {
 		w.endpoint(url, store.EventTypes...)
 	}
