@@ -192,7 +192,9 @@ func (s *Store) UpdateEndpoint(ctx context.Context, v *Viewer, id string, in End
 		if endpoint.AgentID != nil && (in.URL != nil || in.Events != nil) {
 			return refuse(CodeConflict, "agent_endpoint", "this is an agent's own webhook: its URL is set on the agent, and its events are fixed")
 		}
-		set(&endpoint.URL, in.URL)
+		if in.URL != nil && *in.URL != endpoint.URL { // at a new address nothing is known to be wrong
+			endpoint.URL, endpoint.FailingSince = *in.URL, nil
+		}
 		if in.Events != nil {
 			endpoint.Events = distinct(in.Events)
 		}
