@@ -248,7 +248,9 @@ func (s *Store) updateEndpoint(ctx context.Context, t *tx, business, id string, 
 	if endpoint.AgentID != nil && (in.URL != nil || in.Events != nil) {
 		return nil, refuse(CodeConflict, "agent_endpoint", "this is an agent's own webhook: its URL is set on the agent, and its events are fixed")
 	}
-	set(&endpoint.URL, in.URL)
+	if in.URL != nil && *in.URL != endpoint.URL { // at a new address nothing is known to be wrong
+		endpoint.URL, endpoint.FailingSince = *in.URL, nil
+	}
 	if in.Events != nil {
 		endpoint.Events = distinct(in.Events)
 	}

@@ -219,11 +219,12 @@ func (of health) record(ctx context.Context, t *tx, outcomes []*Outcome, grace t
 	was := maps.Clone(of)
 	business, touched := map[string]string{}, map[string]bool{}
 	late, asked := map[string]string{}, map[string]string{} // why they are to be disabled
+	gone := map[string]string{}                             // the addresses that asked for it
 	for _, o := range outcomes {
 		id := o.Job.EndpointID
 		business[id] = o.Job.BusinessID
 		if o.Disable != "" {
-			asked[id] = o.Disable
+			asked[id], gone[id] = o.Disable, o.Job.URL
 		}
 		if !o.counts() {
 			continue
@@ -256,7 +257,7 @@ func (of health) record(ctx context.Context, t *tx, outcomes []*Outcome, grace t
 	}
 	var disabled []string
 	for _, id := range slices.Sorted(maps.Keys(late)) {
-		if err := disableEndpoint(ctx, t, id, late[id]); err != nil {
+		if err := disableEndpoint(ctx, t, id, late[id], gone[id]); err != nil {
 			return nil, err
 		}
 		disabled = append(disabled, business[id])
@@ -264,10 +265,15 @@ func (of health) record(ctx context.Context, t *tx, outcomes []*Outcome, grace t
 	return disabled, nil
 }
 
-func disableEndpoint(ctx context.Context, t *tx, id, reason string) error {
-	_, err := t.NewRaw("UPDATE endpoints SET status = ?, disabled_reason = ? WHERE id = ? AND status = ?", Disabled, reason, id, Enabled).Exec(ctx)
+// disableEndpoint disables an endpoint, unless it is disabled already or, where an address asked for it, has another one by now.
+func disableEndpoint(ctx context.Context, t *tx, id, reason, gone string) error {
+	res, err := t.NewRaw("UPDATE endpoints SET status = ?, disabled_reason = ? WHERE id = ? AND status = ? AND (? = '' OR url = ?)",
+		Disabled, reason, id, Enabled, gone, gone).Exec(ctx)
 	if err != nil {
 		return fmt.Errorf("disable endpoint %s: %w", id, err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return err
 	}
 	return endDeliveries(ctx, t, id, endpointDisabled)
 }

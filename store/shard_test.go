@@ -1,10 +1,15 @@
 package store_test
 
 import (
+	"context"
+	"database/sql"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/uptrace/bun/driver/pgdriver"
+
+	"parley/e2e/servers"
 	"parley/store"
 )
 
@@ -84,6 +89,67 @@ func TestShardsHaveOneHolder(t *testing.T) {
 			t.Errorf("recorded by the second: %v, %v", changed, err)
 		}
 	})
+}
+
+// TestAHoldIsRenewedDuringALongCommit: a commit under a hold that takes longer than the hold is good for, as with a slow database
+// or much to write, does not cost it. Nor is the shard taken or given back under it.
+func TestAHoldIsRenewedDuringALongCommit(t *testing.T) {
+	t.Parallel()
+	url := servers.Database(t)
+	s := open(t, func(c *store.Config) { c.URL = url })
+	v := newBusiness(t, s)
+	p := newEndpoint(t, s, v, store.RunFinished)
+	hold := takeAll(t, s, "replica")[store.ShardOf(v.BusinessID)]
+	finish(t, s, begin(t, s, v, ""))
+	jobs, err := s.Claim(t.Context(), []store.Wanted{{EndpointID: p.ID, Limit: 1, UpTo: 100, Hold: hold}}, time.Minute)
+	if err != nil || len(jobs) != 1 {
+		t.Fatal(jobs, err)
+	}
+	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(url)))
+	t.Cleanup(func() { _ = db.Close() })
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), "SELECT 1 FROM endpoints FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	waiting := func(n int) { // until so many of the store's transactions wait for a lock
+		t.Helper()
+		for count := 0; count != n; {
+			err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&count)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	written, given := make(chan error, 1), make(chan error, 1)
+	var changed []string
+	go func() {
+		class := "timeout"
+		var err error
+		changed, _, err = s.Record(context.Background(), []*store.Outcome{{Job: jobs[0], Status: store.Failed, Attempt: &store.Attempt{
+			DeliveryID: jobs[0].DeliveryID, Number: 1, Trigger: store.TriggerAutomatic, StartedAt: store.Now(), Error: &class,
+		}}})
+		written <- err
+	}()
+	waiting(1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if held, _, err := s.RenewShards(ctx, "replica"); err != nil || len(held) != store.Shards {
+		t.Errorf("renewed %d shards, %v", len(held), err)
+	}
+	go func() { given <- s.GiveShards(context.Background(), []store.Hold{hold}) }()
+	waiting(2)
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-written; err != nil || len(changed) != 1 {
+		t.Errorf("recorded %v, %v", changed, err)
+	}
+	if err := <-given; err != nil {
+		t.Error(err)
+	}
 }
 
 // TestRetriesAreNotStarved: however many deliveries were never tried, a claim takes retries too.

@@ -341,8 +341,8 @@ func (w *Worker) answer(ctx context.Context, c *claimed) error {
 		if !known {
 			n = claimedAtOnce
 		}
-		if n = min(n, rest); n > 0 {
-			rest -= n
+		if n = min(n, max(rest, fewLeft)); n > 0 { // a few, however full memory is: else what hangs would starve the others
+			rest = max(0, rest-n)
 			c.wanted[d] = n
 			wanted = append(wanted, store.Wanted{EndpointID: d.EndpointID, Limit: n, UpTo: w.intake.last[d.BusinessID], Hold: h})
 		}

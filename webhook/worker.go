@@ -486,7 +486,11 @@ func (w *Worker) ask(now time.Time) ask {
 	}
 	for _, l := range lanes {
 		if a.all || l.hungry(now) {
-			a.room[l.Due] = l.room(now)
+			n := l.room(now)
+			if a.rest == 0 {
+				n = max(0, min(n, fewLeft-len(l.queue)))
+			}
+			a.room[l.Due] = n
 		}
 	}
 	return a
