@@ -31,6 +31,7 @@ const (
 // write is one caller's part of a batch.
 type write struct {
 	size  int
+	step  *turnStep // taken for all writes of the batch at once, before any is applied; nil: there is none
 	apply func(ctx context.Context, t *tx) error
 	err   error
 	done  chan struct{}
@@ -44,6 +45,7 @@ type tx struct {
 	hot        hot
 	insertions map[reflect.Type]*insertion
 	now        Time
+	sessions   []*Session
 	messages   []*Message
 	runs       []*Run // that begin
 	ended      []*Run // that end
@@ -94,7 +96,13 @@ func (b *batcher) stop() {
 // must refuse, with an *Error, before it changes anything. ctx does not cut it short: a caller that left must not leave a
 // half known outcome.
 func (b *batcher) do(size int, apply func(ctx context.Context, t *tx) error) error {
-	w, err := b.enqueue(size, apply)
+	return b.doTurn(size, nil, apply)
+}
+
+// doTurn is do for a write that takes or gives back a session's lock. If the batch could do that with others', the step says so
+// to apply.
+func (b *batcher) doTurn(size int, step *turnStep, apply func(ctx context.Context, t *tx) error) error {
+	w, err := b.enqueue(size, step, apply)
 	if err != nil {
 		return err
 	}
@@ -104,11 +112,11 @@ func (b *batcher) do(size int, apply func(ctx context.Context, t *tx) error) err
 
 // post is do for a write whose outcome nobody waits for.
 func (b *batcher) post(size int, apply func(ctx context.Context, t *tx) error) {
-	_, _ = b.enqueue(size, apply)
+	_, _ = b.enqueue(size, nil, apply)
 }
 
-func (b *batcher) enqueue(size int, apply func(ctx context.Context, t *tx) error) (*write, error) {
-	w := &write{size: size, apply: apply, done: make(chan struct{})}
+func (b *batcher) enqueue(size int, step *turnStep, apply func(ctx context.Context, t *tx) error) (*write, error) {
+	w := &write{size: size, step: step, apply: apply, done: make(chan struct{})}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if b.closed {
@@ -229,6 +237,9 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 				return err
 			}
 		}
+		if err := b.s.takeSteps(ctx, t, batch); err != nil {
+			return err
+		}
 		for _, w := range batch {
 			w.err = nil
 			if err := w.apply(ctx, t); err != nil {
@@ -299,6 +310,9 @@ func lost(err error) bool {
 // businesses' sequences, in ascending order of id: those row locks stand until the commit, which is what makes sequence
 // order commit order.
 func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) error {
+	if err := insert(ctx, t, t.sessions); err != nil {
+		return err
+	}
 	if err := insert(ctx, t, t.messages); err != nil {
 		return err
 	}

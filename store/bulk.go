@@ -58,9 +58,9 @@ func newBulk(remote bool, text string, columns ...column) *bulk {
 	return b
 }
 
-// run runs the statement over the rows, which row gives, and returns how many it changed. changed is told of each, by its first
-// column, if the statement is RETURNING that on PostgreSQL.
-func (t *tx) run(ctx context.Context, b *bulk, rows int, row func(i int) ([]any, error), changed func(id string)) (n int64, err error) {
+// run runs the statement over the rows, which row gives, and returns how many it changed. changed reads what the statement is
+// RETURNING of each on PostgreSQL; on SQLite, which must not return anything, that is the first column of its row.
+func (t *tx) run(ctx context.Context, b *bulk, rows int, row func(i int) ([]any, error), changed func(scan func(...any) error) error) (n int64, err error) {
 	stmt := t.StmtContext(ctx, t.hot[b.text])
 	defer func() { _ = stmt.Close() }()
 	arrays := make([]array, len(b.columns))
@@ -87,8 +87,13 @@ func (t *tx) run(ctx context.Context, b *bulk, rows int, row func(i int) ([]any,
 		if err != nil {
 			return 0, err
 		}
-		if n += one; one > 0 && changed != nil {
-			changed(values[0].(string))
+		n += one
+		if one == 0 || changed == nil {
+			continue
+		}
+		err = changed(func(to ...any) error { *to[0].(*string) = values[0].(string); return nil })
+		if err != nil {
+			return 0, err
 		}
 	}
 	if !b.remote || rows == 0 {
@@ -111,12 +116,10 @@ func (t *tx) run(ctx context.Context, b *bulk, rows int, row func(i int) ([]any,
 	}
 	defer func() { _ = found.Close() }()
 	for found.Next() {
-		var id string
-		if err := found.Scan(&id); err != nil {
+		if err := changed(found.Scan); err != nil {
 			return 0, err
 		}
 		n++
-		changed(id)
 	}
 	return n, found.Err()
 }

@@ -79,6 +79,11 @@ func (s *Store) openHot(ctx context.Context) (err error) {
 	}
 	s.outcomesSQL = newBulk(s.remote(), outcomes, outcomeColumns...)
 	s.hotWrites = append(s.hotWrites, s.endRunsSQL.text, s.outcomesSQL.text)
+	if s.remote() {
+		s.lockSessionsSQL = newBulk(true, lockSessionsSQL, lockColumns...)
+		s.unlockSessionsSQL = newBulk(true, unlockSessionsSQL, unlockColumns...)
+		s.hotWrites = append(s.hotWrites, s.lockSessionsSQL.text, s.unlockSessionsSQL.text)
+	}
 	s.hotReads, err = s.prepare(ctx, s.read.DB, reads...)
 	return err
 }

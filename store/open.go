@@ -78,6 +78,8 @@ type Store struct {
 	insertions               map[reflect.Type]*insertion
 	endRunsSQL, outcomesSQL  *bulk
 	freshJobsSQL, targetsSQL string
+	lockSessionsSQL          *bulk // on PostgreSQL alone, as the next
+	unlockSessionsSQL        *bulk
 
 	opened  openedSecrets
 	agents  agentCache

@@ -66,7 +66,12 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		if err != nil {
 			return err
 		}
-		_, err = t.run(ctx, s.outcomesSQL, len(held), func(i int) ([]any, error) { return held[i].row(t.now), nil }, func(id string) { changed = append(changed, id) })
+		_, err = t.run(ctx, s.outcomesSQL, len(held), func(i int) ([]any, error) { return held[i].row(t.now), nil }, func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			changed = append(changed, id)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("record %d outcomes: %w", len(held), err)
 		}

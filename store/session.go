@@ -63,7 +63,16 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 		turn.SessionID = newID("ses")
 	}
 	runID, messageID := newID("run"), newID("msg")
-	err := s.batcher.do(2048+2*len(in.Text), func(ctx context.Context, t *tx) error {
+	var step *turnStep
+	if !fresh && in.Ticket == nil && in.Key == nil { // else there is more to look at
+		step = &turnStep{session: in.SessionID, lock: func(t *tx) []any {
+			return []any{
+				in.SessionID, runID, int64(t.now.Add(in.Lease)), int64(t.now.Add(s.cfg.SessionTTL)), in.BusinessID, in.AgentID, string(in.Channel),
+				int64(t.now),
+			}
+		}}
+	}
+	err := s.batcher.doTurn(2048+2*len(in.Text), step, func(ctx context.Context, t *tx) error {
 		lock := Session{
 			ID: turn.SessionID, BusinessID: in.BusinessID, AgentID: in.AgentID, Channel: in.Channel, LastSequence: 1,
 			ExpiresAt: t.now.Add(s.cfg.SessionTTL), RunID: &runID, Fence: 1, CreatedAt: t.now,
@@ -74,9 +83,9 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 			return err
 		}
 		if fresh {
-			if err := insert(ctx, t, []*Session{&lock}); err != nil {
-				return err
-			}
+			t.sessions = append(t.sessions, &lock)
+		} else if step != nil && step.done {
+			lock.Fence, lock.LastSequence = step.fence, step.sequence
 		} else if err := lockSession(ctx, t, &lock, in.Ticket); err != nil {
 			return err
 		}
@@ -173,14 +182,19 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...
 	if r := turn.Rendering; r != nil && r.HTML != nil {
 		size += 2 * len(*r.HTML)
 	}
-	err := s.batcher.do(size, func(ctx context.Context, t *tx) error {
-		var sequence int64
-		err := t.row(ctx, unlockSessionSQL, []any{t.now.Add(s.cfg.SessionTTL), turn.SessionID, turn.Run.ID, turn.Run.Fence}, &sequence)
-		if errors.Is(err, sql.ErrNoRows) {
-			return errTurnLost
-		}
-		if err != nil {
-			return fmt.Errorf("unlock session %s: %w", turn.SessionID, err)
+	step := &turnStep{session: turn.SessionID, unlock: func(t *tx) []any {
+		return []any{turn.SessionID, turn.Run.ID, turn.Run.Fence, int64(t.now.Add(s.cfg.SessionTTL))}
+	}}
+	err := s.batcher.doTurn(size, step, func(ctx context.Context, t *tx) error {
+		sequence := step.sequence
+		if !step.done {
+			err := t.row(ctx, unlockSessionSQL, []any{t.now.Add(s.cfg.SessionTTL), turn.SessionID, turn.Run.ID, turn.Run.Fence}, &sequence)
+			if errors.Is(err, sql.ErrNoRows) {
+				return errTurnLost
+			}
+			if err != nil {
+				return fmt.Errorf("unlock session %s: %w", turn.SessionID, err)
+			}
 		}
 		run := *turn.Run
 		run.end(RunStatusFinished, steps, t.now)
