@@ -310,17 +310,15 @@ func lost(err error) bool {
 // businesses' sequences, in ascending order of id: those row locks stand until the commit, which is what makes sequence
 // order commit order.
 func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) error {
-	if err := insert(ctx, t, t.sessions); err != nil {
-		return err
-	}
-	if err := insert(ctx, t, t.messages); err != nil {
-		return err
-	}
-	if err := insert(ctx, t, t.runs); err != nil {
-		return err
-	}
-	if err := s.endRuns(ctx, t); err != nil {
-		return err
+	if len(t.sessions)+len(t.messages)+len(t.runs)+len(t.ended) > 0 {
+		changed, err := t.runAll(ctx, s.turnsSQL, all(t, t.sessions), all(t, t.messages), all(t, t.runs), some{len(t.ended), s.endOf(t)})
+		if err != nil {
+			return fmt.Errorf("write what %d turns began and %d ended: %w", len(t.runs), len(t.ended), err)
+		}
+		// The rows of their sessions were locked first, here as everywhere: that they still ran is certain, and checked all the same.
+		if n := changed[3]; n != int64(len(t.ended)) {
+			return fmt.Errorf("end %d runs: %d of them still ran", len(t.ended), n)
+		}
 	}
 	if len(t.events) == 0 {
 		return nil
@@ -335,13 +333,13 @@ func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) erro
 	if err := numberEvents(ctx, t); err != nil {
 		return err
 	}
-	if err := insert(ctx, t, t.events); err != nil {
-		return err
-	}
 	rows := make([]*Delivery, len(deliveries))
 	for i, d := range deliveries {
 		d.row.Seq = d.event.Seq
 		rows[i] = d.row
 	}
-	return insert(ctx, t, rows)
+	if _, err := t.runAll(ctx, s.eventsSQL, all(t, t.events), all(t, rows)); err != nil {
+		return fmt.Errorf("insert %d events with %d deliveries: %w", len(t.events), len(rows), err)
+	}
+	return nil
 }

@@ -76,7 +76,8 @@ type Store struct {
 	hotReads                 hot
 	hotWrites                []string
 	insertions               map[reflect.Type]*insertion
-	endRunsSQL, outcomesSQL  *bulk
+	outcomesSQL              *bulk
+	turnsSQL, eventsSQL      *fused
 	freshJobsSQL, targetsSQL string
 	lockSessionsSQL          *bulk // on PostgreSQL alone, as the next
 	unlockSessionsSQL        *bulk
