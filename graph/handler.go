@@ -75,6 +75,7 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	server.Use(guardedIntrospection{cfg.Introspection})
 	server.Use(extension.AutomaticPersistedQuery{Cache: persistedDocuments()})
 	server.Use(&limiter{limits: limits})
+	server.Use(oneLoad{})
 	return &Handler{server, live, events}
 }
 
