@@ -2,6 +2,7 @@ package graph
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +29,8 @@ type load struct {
 	rows []any
 	err  error
 }
+
+var errUnread = errors.New("a read for many objects panicked")
 
 type loadsKey struct{}
 
@@ -62,6 +65,7 @@ func together[T, R any](ctx context.Context, obj T, key func(T) string, read fun
 		}
 		of := map[string]R{}
 		if len(keys) > 0 {
+			l.err = errUnread // stays if read panics: the first reports that, and the others must not show nothing
 			of, l.err = read(keys)
 		}
 		l.of = of
