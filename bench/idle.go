@@ -21,7 +21,7 @@ func benchIdle(ctx context.Context, r *rig) error {
 	if err := pause(ctx, calmDown); err != nil {
 		return err
 	}
-	rss, own, err := s.memory()
+	rss, own, err := memoryOf(s.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func benchIdle(ctx context.Context, r *rig) error {
 	if err := pause(ctx, calmDown); err != nil {
 		return err
 	}
-	now, _, err := s.memory()
+	now, _, err := memoryOf(s.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}

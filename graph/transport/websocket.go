@@ -206,6 +206,13 @@ func (t *WebSocket) Shutdown(ctx context.Context) error {
 	return fmt.Errorf("shut down WebSockets: %w", ctx.Err())
 }
 
+// Open is how many sockets are open.
+func (t *WebSocket) Open() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.sockets)
+}
+
 // open lists the sockets; mu is held.
 func (t *WebSocket) open() []*socket {
 	sockets := make([]*socket, 0, len(t.sockets))
