@@ -13,7 +13,7 @@ const (
 
 // benchIdle measures the start on an empty folder, the memory of an idle server, and that of an idle subscriber.
 func benchIdle(ctx context.Context, r *rig) error {
-	s, err := r.start(ctx)
+	s, err := r.start(ctx, "PARLEY_MAX_SOCKETS=10000")
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ const fetch = createGraphiQLFetcher({
 const noToken = 'Put an access token into the headers below: the server prints one at its first start.\n\nThen run the query.';
 const badToken = 'The token in the headers below opens nothing: it is mistyped, or was revoked.';
 const noSchema = 'This token may not read the schema, so nothing is completed or checked while you type.\nOperations run all the same.\n\n' +
-  'ADMIN tokens may; PARLEY_INTROSPECTION=true lets all of them.';
+  'ADMIN tokens may; PARLEY_INTROSPECTION=all lets everyone.';
 
 // For a moment after a change of tabs GraphiQL still speaks of the other tab's operation.
 const inQuestion = ({ query, operationName }) => {

@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -120,5 +119,5 @@ func TestAnIdleSubscriberCostsLittleMemory(t *testing.T) {
 	if each > 35 {
 		t.Errorf("an idle subscriber holds %.1f KB", each)
 	}
-	t.Log(fmt.Sprintf("an idle subscriber holds %.1f KB", each))
+	t.Logf("an idle subscriber holds %.1f KB", each)
 }
