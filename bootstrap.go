@@ -49,6 +49,10 @@ Say something to the agent:
 
   curl -sS %[1]s/agents/demo/chat -H 'X-API-Key: %[2]s' -H 'Content-Type: application/json' -d '{"message": "When are you open on Saturday?", "channel": "whatsapp"}'
 
+Look around with GraphiQL, which is part of the server: queries, and the events live (this link holds the access token):
+
+  %[1]s/graphiql#%[3]s
+
 `, address, made.APIKey, made.Token)
 	return err
 }

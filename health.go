@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"parley/graph"
 	"parley/store"
 	"parley/stream"
 )
@@ -57,7 +58,7 @@ func answer(w http.ResponseWriter, status int, body map[string]string) {
 }
 
 // metrics is /metrics, in Prometheus's text format.
-func metrics(s *stream.Stream) http.Handler {
+func metrics(s *stream.Stream, live func() graph.Live) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -73,6 +74,18 @@ func metrics(s *stream.Stream) http.Handler {
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "parley_stream_losses_total", Help: "How often entries of the stream were, or may have been, lost, and SQL was asked instead.",
 		}, func() float64 { return float64(s.Losses()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "parley_live_sockets", Help: "WebSockets that are open.",
+		}, func() float64 { return float64(live().Sockets) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "parley_live_streams", Help: "Event streams (SSE) that are open.",
+		}, func() float64 { return float64(live().Streams) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "parley_live_results_made_total", Help: "Results of subscriptions that were executed. Equal subscriptions of a business share one.",
+		}, func() float64 { return float64(live().Made) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "parley_live_results_given_total", Help: "Results of subscriptions that were queued for a client.",
+		}, func() float64 { return float64(live().Given) }),
 	)
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

@@ -65,8 +65,11 @@ func TestOrigins(t *testing.T) {
 		if (err == nil) != allowed {
 			t.Errorf("a WebSocket of %s: %v", origin, err)
 		}
-		if !allowed && res.StatusCode != http.StatusForbidden {
-			t.Errorf("a WebSocket of %s: %d", origin, res.StatusCode)
+		if !allowed {
+			refusal, _ := io.ReadAll(res.Body)
+			if res.StatusCode != http.StatusForbidden || !strings.Contains(string(refusal), `"reason":"origin_not_allowed"`) {
+				t.Errorf("a WebSocket of %s: %d %s", origin, res.StatusCode, refusal)
+			}
 		}
 		if err == nil {
 			if res.Header.Get("X-Request-Id") == "" {

@@ -156,7 +156,7 @@ func (s *server) watchMemory() *memoryWatch {
 	s.Cleanup(stop)
 	go func() {
 		for ctx.Err() == nil {
-			if _, own, err := s.memory(); err == nil && int64(own) > m.most.Load() {
+			if _, own, err := memoryOf(int(s.pid.Load())); err == nil && int64(own) > m.most.Load() {
 				m.most.Store(int64(own))
 			}
 			_ = pause(ctx, 100*time.Millisecond)

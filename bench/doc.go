@@ -1,7 +1,7 @@
 // Command bench measures Parley against limits that are measured in the same run, on the same machine, so that only the
 // ratio counts:
 //
-//	go run ./bench [-mode embedded|production|both] [-short] [-cpuprofile folder] [chat] [deliver] [fair] [backlog] [feed] [turn] [idle]
+//	go run ./bench [-mode embedded|production|both] [-short] [-cpuprofile folder] [chat] [deliver] [fair] [backlog] [feed] [turn] [fanout] [idle]
 //
 // It starts the real server in a folder of its own, for production on a PostgreSQL that commits durably and a Redis, both from
 // the installed binaries; loads it over loopback for a bounded time, at most a minute a bench and mode (backlog: some four); and

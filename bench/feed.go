@@ -18,6 +18,7 @@ const (
 	idlePace    = 50 * time.Millisecond // between chats
 	perTurn     = 3                     // events of a chat: two messages and the run's end
 	feedClients = 8
+	everything  = "subscription { events { cursor node { id type timestamp sessionId data } } }"
 )
 
 // benchFeed measures the time from an event's commit to a subscriber's socket, idle (a chat each 50 ms) and under load (8
@@ -161,9 +162,7 @@ func (s *server) subscribe() (*subscriber, error) {
 	err = errors.Join(
 		conn.WriteJSON(map[string]any{"type": "connection_init", "payload": map[string]string{"Authorization": "Bearer " + token}}),
 		conn.ReadJSON(&ack),
-		conn.WriteJSON(map[string]any{"id": "1", "type": "subscribe", "payload": map[string]string{
-			"query": "subscription { events { cursor node { id type timestamp sessionId data } } }",
-		}}),
+		conn.WriteJSON(map[string]any{"id": "1", "type": "subscribe", "payload": map[string]string{"query": everything}}),
 	)
 	if err == nil && ack.Type != "connection_ack" {
 		err = fmt.Errorf("subscribe: %q for an acknowledgement", ack.Type)

@@ -13,7 +13,7 @@ const (
 
 // benchIdle measures the start on an empty folder, the memory of an idle server, and that of an idle subscriber.
 func benchIdle(ctx context.Context, r *rig) error {
-	s, err := r.start(ctx)
+	s, err := r.start(ctx, "PARLEY_MAX_SOCKETS=10000")
 	if err != nil {
 		return err
 	}
@@ -21,7 +21,7 @@ func benchIdle(ctx context.Context, r *rig) error {
 	if err := pause(ctx, calmDown); err != nil {
 		return err
 	}
-	rss, own, err := s.memory()
+	rss, own, err := memoryOf(s.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func benchIdle(ctx context.Context, r *rig) error {
 	if err := pause(ctx, calmDown); err != nil {
 		return err
 	}
-	now, _, err := s.memory()
+	now, _, err := memoryOf(s.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ var benches = []struct {
 	{"backlog", benchBacklog},
 	{"feed", benchFeed},
 	{"turn", benchTurn},
+	{"fanout", benchFanout},
 	{"idle", benchIdle},
 }
 
@@ -42,6 +43,9 @@ func main() {
 }
 
 func run(ctx context.Context) error {
+	if len(os.Args) == 2 && os.Args[1] == broadcastCommand {
+		return broadcast()
+	}
 	modes := flag.String("mode", "both", "what Parley stands on: `embedded`, production or both")
 	short := flag.Bool("short", false, "one quick round of each")
 	profiles := flag.String("cpuprofile", "", "a `folder` for CPU profiles of the measured servers, one each")

@@ -85,6 +85,18 @@ func (w *watch) others() float64 {
 
 const ticks = 100 // a second, as /proc counts on all of Linux's common platforms
 
+// cpuOf is the CPU time that a process has spent so far, in seconds.
+func cpuOf(pid int) float64 {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:])) // from the third field on
+	user, _ := strconv.ParseFloat(f[11], 64)
+	system, _ := strconv.ParseFloat(f[12], 64)
+	return (user + system) / ticks
+}
+
 // cpu is the CPU time that the machine has spent, and that of this process and all that it has started, so far.
 func cpu() (busy, own float64, err error) {
 	raw, err := os.ReadFile("/proc/stat")

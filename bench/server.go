@@ -215,9 +215,9 @@ func listen(on *stage, h http.Handler) (url string, err error) {
 	return "http://" + l.Addr().String(), nil
 }
 
-// memory is the server's resident memory, and the part of it that is its own rather than mapped files, in KB.
-func (s *server) memory() (rss, own float64, err error) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.pid.Load()))
+// memoryOf is a process's resident memory, and the part of it that is its own rather than mapped files, in KB.
+func memoryOf(pid int) (rss, own float64, err error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, 0, err
 	}

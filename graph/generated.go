@@ -429,13 +429,13 @@ type ComplexityRoot struct {
 // region    ************************** generated!.gotpl **************************
 
 type AgentResolver interface {
-	WebhookEndpoint(ctx context.Context, objs []*store.Agent) ([]*store.Endpoint, error)
+	WebhookEndpoint(ctx context.Context, obj *store.Agent) (*store.Endpoint, error)
 }
 type DeliveryResolver interface {
-	Endpoint(ctx context.Context, objs []*store.Delivery) ([]*store.Endpoint, error)
-	Event(ctx context.Context, objs []*store.Delivery) ([]*store.Event, error)
+	Endpoint(ctx context.Context, obj *store.Delivery) (*store.Endpoint, error)
+	Event(ctx context.Context, obj *store.Delivery) (*store.Event, error)
 
-	Attempts(ctx context.Context, objs []*store.Delivery) ([][]*store.Attempt, error)
+	Attempts(ctx context.Context, obj *store.Delivery) ([]*store.Attempt, error)
 }
 type EventResolver interface {
 	Sequence(ctx context.Context, obj *store.Event) (*int, error)
@@ -485,7 +485,7 @@ type QueryResolver interface {
 	AccessTokens(ctx context.Context) ([]*store.Credential, error)
 }
 type RunResolver interface {
-	Reply(ctx context.Context, objs []*store.Run) ([]*store.Message, error)
+	Reply(ctx context.Context, obj *store.Run) (*store.Message, error)
 }
 type SubscriptionResolver interface {
 	Events(ctx context.Context, filter *store.EventFilter, after *string) (<-chan *store.Edge[*store.Event], error)
@@ -502,7 +502,7 @@ type ViewerResolver interface {
 }
 type WebhookEndpointResolver interface {
 	ReplayJobs(ctx context.Context, obj *store.Endpoint) ([]*store.Replay, error)
-	Deliveries(ctx context.Context, objs []*store.Endpoint, status *store.DeliveryStatus, first *int, after *string) ([]*store.DeliveryConnection, error)
+	Deliveries(ctx context.Context, obj *store.Endpoint, status *store.DeliveryStatus, first *int, after *string) (*store.DeliveryConnection, error)
 }
 
 type AgentInputResolver interface {
@@ -5272,7 +5272,7 @@ func (ec *executionContext) _Agent_webhookEndpoint(ctx context.Context, field gr
 			return ec.fieldContext_Agent_webhookEndpoint(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.resolveBatch_Agent_webhookEndpoint(ctx, field, obj)
+			return ec.Resolvers.Agent().WebhookEndpoint(ctx, obj)
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {
@@ -5293,29 +5293,6 @@ func (ec *executionContext) fieldContext_Agent_webhookEndpoint(_ context.Context
 		},
 	}
 	return fc, nil
-}
-func (ec *executionContext) resolveBatch_Agent_webhookEndpoint(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (any, error) {
-	resolver := ec.Resolvers.Agent()
-	if batch, ok := graphql.BatchParentsFor[*store.Agent](ctx, "Agent"); ok {
-		result := batch.FieldResult(field, func() (any, error) {
-			return resolver.WebhookEndpoint(ctx, batch.Parents)
-		})
-		return graphql.ResolveBatchGroupResult[*store.Endpoint](
-			ctx,
-			batch.Index,
-			len(batch.Parents),
-			result,
-			"Agent.webhookEndpoint",
-			batch.IndexMap,
-		)
-	}
-	results, err := resolver.WebhookEndpoint(ctx, []*store.Agent{obj})
-	return graphql.ResolveBatchSingleResult[*store.Endpoint](
-		ctx,
-		results,
-		err,
-		"Agent.webhookEndpoint",
-	)
 }
 
 func (ec *executionContext) _Agent_onConcurrent(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (ret graphql.Marshaler) {
@@ -6415,7 +6392,7 @@ func (ec *executionContext) _Delivery_endpoint(ctx context.Context, field graphq
 			return ec.fieldContext_Delivery_endpoint(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.resolveBatch_Delivery_endpoint(ctx, field, obj)
+			return ec.Resolvers.Delivery().Endpoint(ctx, obj)
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {
@@ -6437,29 +6414,6 @@ func (ec *executionContext) fieldContext_Delivery_endpoint(_ context.Context, fi
 	}
 	return fc, nil
 }
-func (ec *executionContext) resolveBatch_Delivery_endpoint(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (any, error) {
-	resolver := ec.Resolvers.Delivery()
-	if batch, ok := graphql.BatchParentsFor[*store.Delivery](ctx, "Delivery"); ok {
-		result := batch.FieldResult(field, func() (any, error) {
-			return resolver.Endpoint(ctx, batch.Parents)
-		})
-		return graphql.ResolveBatchGroupResult[*store.Endpoint](
-			ctx,
-			batch.Index,
-			len(batch.Parents),
-			result,
-			"Delivery.endpoint",
-			batch.IndexMap,
-		)
-	}
-	results, err := resolver.Endpoint(ctx, []*store.Delivery{obj})
-	return graphql.ResolveBatchSingleResult[*store.Endpoint](
-		ctx,
-		results,
-		err,
-		"Delivery.endpoint",
-	)
-}
 
 func (ec *executionContext) _Delivery_event(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
@@ -6470,7 +6424,7 @@ func (ec *executionContext) _Delivery_event(ctx context.Context, field graphql.C
 			return ec.fieldContext_Delivery_event(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.resolveBatch_Delivery_event(ctx, field, obj)
+			return ec.Resolvers.Delivery().Event(ctx, obj)
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *store.Event) graphql.Marshaler {
@@ -6491,29 +6445,6 @@ func (ec *executionContext) fieldContext_Delivery_event(_ context.Context, field
 		},
 	}
 	return fc, nil
-}
-func (ec *executionContext) resolveBatch_Delivery_event(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (any, error) {
-	resolver := ec.Resolvers.Delivery()
-	if batch, ok := graphql.BatchParentsFor[*store.Delivery](ctx, "Delivery"); ok {
-		result := batch.FieldResult(field, func() (any, error) {
-			return resolver.Event(ctx, batch.Parents)
-		})
-		return graphql.ResolveBatchGroupResult[*store.Event](
-			ctx,
-			batch.Index,
-			len(batch.Parents),
-			result,
-			"Delivery.event",
-			batch.IndexMap,
-		)
-	}
-	results, err := resolver.Event(ctx, []*store.Delivery{obj})
-	return graphql.ResolveBatchSingleResult[*store.Event](
-		ctx,
-		results,
-		err,
-		"Delivery.event",
-	)
 }
 
 func (ec *executionContext) _Delivery_createdAt(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (ret graphql.Marshaler) {
@@ -6571,7 +6502,7 @@ func (ec *executionContext) _Delivery_attempts(ctx context.Context, field graphq
 			return ec.fieldContext_Delivery_attempts(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.resolveBatch_Delivery_attempts(ctx, field, obj)
+			return ec.Resolvers.Delivery().Attempts(ctx, obj)
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v []*store.Attempt) graphql.Marshaler {
@@ -6592,29 +6523,6 @@ func (ec *executionContext) fieldContext_Delivery_attempts(_ context.Context, fi
 		},
 	}
 	return fc, nil
-}
-func (ec *executionContext) resolveBatch_Delivery_attempts(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (any, error) {
-	resolver := ec.Resolvers.Delivery()
-	if batch, ok := graphql.BatchParentsFor[*store.Delivery](ctx, "Delivery"); ok {
-		result := batch.FieldResult(field, func() (any, error) {
-			return resolver.Attempts(ctx, batch.Parents)
-		})
-		return graphql.ResolveBatchGroupResult[[]*store.Attempt](
-			ctx,
-			batch.Index,
-			len(batch.Parents),
-			result,
-			"Delivery.attempts",
-			batch.IndexMap,
-		)
-	}
-	results, err := resolver.Attempts(ctx, []*store.Delivery{obj})
-	return graphql.ResolveBatchSingleResult[[]*store.Attempt](
-		ctx,
-		results,
-		err,
-		"Delivery.attempts",
-	)
 }
 
 func (ec *executionContext) _DeliveryAttempt_number(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
@@ -10439,7 +10347,7 @@ func (ec *executionContext) _Run_reply(ctx context.Context, field graphql.Collec
 			return ec.fieldContext_Run_reply(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.resolveBatch_Run_reply(ctx, field, obj)
+			return ec.Resolvers.Run().Reply(ctx, obj)
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *store.Message) graphql.Marshaler {
@@ -10460,29 +10368,6 @@ func (ec *executionContext) fieldContext_Run_reply(_ context.Context, field grap
 		},
 	}
 	return fc, nil
-}
-func (ec *executionContext) resolveBatch_Run_reply(ctx context.Context, field graphql.CollectedField, obj *store.Run) (any, error) {
-	resolver := ec.Resolvers.Run()
-	if batch, ok := graphql.BatchParentsFor[*store.Run](ctx, "Run"); ok {
-		result := batch.FieldResult(field, func() (any, error) {
-			return resolver.Reply(ctx, batch.Parents)
-		})
-		return graphql.ResolveBatchGroupResult[*store.Message](
-			ctx,
-			batch.Index,
-			len(batch.Parents),
-			result,
-			"Run.reply",
-			batch.IndexMap,
-		)
-	}
-	results, err := resolver.Reply(ctx, []*store.Run{obj})
-	return graphql.ResolveBatchSingleResult[*store.Message](
-		ctx,
-		results,
-		err,
-		"Run.reply",
-	)
 }
 
 func (ec *executionContext) _Run_handoff(ctx context.Context, field graphql.CollectedField, obj *store.Run) (ret graphql.Marshaler) {
@@ -11700,7 +11585,8 @@ func (ec *executionContext) _WebhookEndpoint_deliveries(ctx context.Context, fie
 			return ec.fieldContext_WebhookEndpoint_deliveries(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.resolveBatch_WebhookEndpoint_deliveries(ctx, field, obj)
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.WebhookEndpoint().Deliveries(ctx, obj, fc.Args["status"].(*store.DeliveryStatus), fc.Args["first"].(*int), fc.Args["after"].(*string))
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *store.DeliveryConnection) graphql.Marshaler {
@@ -11732,30 +11618,6 @@ func (ec *executionContext) fieldContext_WebhookEndpoint_deliveries(ctx context.
 		return fc, err
 	}
 	return fc, nil
-}
-func (ec *executionContext) resolveBatch_WebhookEndpoint_deliveries(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (any, error) {
-	resolver := ec.Resolvers.WebhookEndpoint()
-	fc := graphql.GetFieldContext(ctx)
-	if batch, ok := graphql.BatchParentsFor[*store.Endpoint](ctx, "WebhookEndpoint"); ok {
-		result := batch.FieldResult(field, func() (any, error) {
-			return resolver.Deliveries(ctx, batch.Parents, fc.Args["status"].(*store.DeliveryStatus), fc.Args["first"].(*int), fc.Args["after"].(*string))
-		})
-		return graphql.ResolveBatchGroupResult[*store.DeliveryConnection](
-			ctx,
-			batch.Index,
-			len(batch.Parents),
-			result,
-			"WebhookEndpoint.deliveries",
-			batch.IndexMap,
-		)
-	}
-	results, err := resolver.Deliveries(ctx, []*store.Endpoint{obj}, fc.Args["status"].(*store.DeliveryStatus), fc.Args["first"].(*int), fc.Args["after"].(*string))
-	return graphql.ResolveBatchSingleResult[*store.DeliveryConnection](
-		ctx,
-		results,
-		err,
-		"WebhookEndpoint.deliveries",
-	)
 }
 
 func (ec *executionContext) ___Directive_name(ctx context.Context, field graphql.CollectedField, obj *introspection.Directive) (ret graphql.Marshaler) {
@@ -17416,7 +17278,6 @@ func (ec *executionContext) marshalNAccessToken2ᚖparleyᚋstoreᚐCredential(c
 }
 
 func (ec *executionContext) marshalNAgent2ᚕᚖparleyᚋstoreᚐAgentᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Agent) graphql.Marshaler {
-	ctx = graphql.WithBatchParents(ctx, "Agent", v, nil)
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]
@@ -17675,7 +17536,6 @@ func (ec *executionContext) marshalNCreateWebhookEndpointPayload2ᚖparleyᚋgra
 }
 
 func (ec *executionContext) marshalNDelivery2ᚕᚖparleyᚋstoreᚐDeliveryᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Delivery) graphql.Marshaler {
-	ctx = graphql.WithBatchParents(ctx, "Delivery", v, nil)
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]
@@ -18102,7 +17962,6 @@ func (ec *executionContext) marshalNRotateWebhookSecretPayload2ᚖparleyᚋstore
 }
 
 func (ec *executionContext) marshalNRun2ᚕᚖparleyᚋstoreᚐRunᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Run) graphql.Marshaler {
-	ctx = graphql.WithBatchParents(ctx, "Run", v, nil)
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]
@@ -18350,7 +18209,6 @@ func (ec *executionContext) marshalNViewer2ᚖparleyᚋstoreᚐViewer(ctx contex
 }
 
 func (ec *executionContext) marshalNWebhookEndpoint2ᚕᚖparleyᚋstoreᚐEndpointᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Endpoint) graphql.Marshaler {
-	ctx = graphql.WithBatchParents(ctx, "WebhookEndpoint", v, nil)
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]

@@ -41,6 +41,7 @@ type Handler struct {
 	server *handler.Server
 	live   *transport.WebSocket
 	events *transport.SSE
+	groups *transport.Groups
 }
 
 // NewHandler makes the handler. Shut it down after use: http.Server does not wait for WebSockets, and waits for event streams
@@ -55,10 +56,14 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	}}
 	groups := &transport.Groups{Of: shared}
 	live := &transport.WebSocket{
-		Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit, Recheck: cfg.Revoked,
+		Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit,
 		CheckOrigin: cfg.CheckOrigin, Groups: groups, Quota: quota, Log: cfg.Log,
 	}
-	events := &transport.SSE{Recheck: cfg.Revoked, Revoked: store.ErrUnauthenticated, Groups: groups, Quota: quota, Log: cfg.Log}
+	events := &transport.SSE{Revoked: store.ErrUnauthenticated, Groups: groups, Quota: quota, Log: cfg.Log}
+	if cfg.Revoked != nil {
+		all := &verdicts{ask: cfg.Revoked}
+		live.Recheck, events.Recheck = all.revoked, all.revoked
+	}
 	executable := NewExecutableSchema(Config{Resolvers: cfg.Resolver})
 	schema := executable.Schema()
 	mustKnowScalars(schema)
@@ -75,7 +80,8 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	server.Use(guardedIntrospection{cfg.Introspection})
 	server.Use(extension.AutomaticPersistedQuery{Cache: persistedDocuments()})
 	server.Use(&limiter{limits: limits})
-	return &Handler{server, live, events}
+	server.Use(oneLoad{})
+	return &Handler{server, live, events, groups}
 }
 
 // orTryAgain closes the sockets that are refused for the moment alone with 1013, at which clients connect again; with the
@@ -92,6 +98,17 @@ func orTryAgain(authenticate func(context.Context, map[string]any) (context.Cont
 
 // ServeHTTP serves one request, or one WebSocket or event stream to its end.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.server.ServeHTTP(w, r) }
+
+// Live is what the live feeds have come to.
+type Live struct {
+	Sockets, Streams int   // that are open: WebSockets, and responses of server-sent events
+	Made, Given      int64 // results of subscriptions: executed, and sent to clients
+}
+
+// Live tells what the live feeds have come to so far.
+func (h *Handler) Live() Live {
+	return Live{h.live.Open(), h.events.Open(), h.groups.Made.Load(), h.groups.Given.Load()}
+}
 
 // Shutdown closes the WebSockets and the event streams, and returns when all of them are closed, or ctx has ended.
 func (h *Handler) Shutdown(ctx context.Context) error {

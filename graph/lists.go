@@ -19,22 +19,12 @@ func orNull[T any](v *T, err error) (*T, error) {
 	return v, err
 }
 
-// keys and pick serve the batch resolvers: the keys of all objects, for one query; and its rows, in the objects' order.
-func keys[T any](objs []T, key func(T) string) []string {
-	out := make([]string, len(objs))
-	for i, o := range objs {
-		out[i] = key(o)
-	}
-	return out
-}
-
-func pick[T, R any](objs []T, of map[string]R, key func(T) string) []R {
-	out := make([]R, len(objs))
-	for i, o := range objs {
-		out[i] = of[key(o)]
-	}
-	return out
-}
+// What resolvers look other rows up by: see together.
+func idOfAgent(a *store.Agent) string       { return a.ID }
+func idOfEndpoint(p *store.Endpoint) string { return p.ID }
+func idOfDelivery(d *store.Delivery) string { return d.ID }
+func endpointOf(d *store.Delivery) string   { return d.EndpointID }
+func eventOf(d *store.Delivery) string      { return d.EventID }
 
 // replyOf is the id of a run's reply; empty without one.
 func replyOf(run *store.Run) string {

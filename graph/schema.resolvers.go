@@ -11,36 +11,32 @@ import (
 	"parley/store"
 )
 
-// WebhookEndpoint is the batch resolver for the webhookEndpoint field.
-func (r *agentResolver) WebhookEndpoint(ctx context.Context, objs []*store.Agent) ([]*store.Endpoint, error) {
-	v, err := store.Reader(ctx)
-	if err != nil {
-		return nil, err
-	}
-	of, err := r.Store.EndpointsOfAgents(ctx, v.BusinessID, keys(objs, func(a *store.Agent) string { return a.ID }))
-	return pick(objs, of, func(a *store.Agent) string { return a.ID }), err
+// WebhookEndpoint is the resolver for the webhookEndpoint field.
+func (r *agentResolver) WebhookEndpoint(ctx context.Context, obj *store.Agent) (*store.Endpoint, error) {
+	return together(ctx, obj, idOfAgent, func(agents []string) (map[string]*store.Endpoint, error) {
+		return r.Store.EndpointsOfAgents(ctx, obj.BusinessID, agents)
+	})
 }
 
-// Endpoint is the batch resolver for the endpoint field.
-func (r *deliveryResolver) Endpoint(ctx context.Context, objs []*store.Delivery) ([]*store.Endpoint, error) {
-	v, err := store.Reader(ctx)
-	if err != nil {
-		return nil, err
-	}
-	of, err := r.Store.EndpointsByID(ctx, v.BusinessID, keys(objs, func(d *store.Delivery) string { return d.EndpointID }))
-	return pick(objs, of, func(d *store.Delivery) string { return d.EndpointID }), err
+// Endpoint is the resolver for the endpoint field.
+func (r *deliveryResolver) Endpoint(ctx context.Context, obj *store.Delivery) (*store.Endpoint, error) {
+	return together(ctx, obj, endpointOf, func(endpoints []string) (map[string]*store.Endpoint, error) {
+		return r.Store.EndpointsByID(ctx, obj.BusinessID, endpoints)
+	})
 }
 
-// Event is the batch resolver for the event field.
-func (r *deliveryResolver) Event(ctx context.Context, objs []*store.Delivery) ([]*store.Event, error) {
-	of, err := r.Store.EventsByID(ctx, keys(objs, func(d *store.Delivery) string { return d.EventID }))
-	return pick(objs, of, func(d *store.Delivery) string { return d.EventID }), err
+// Event is the resolver for the event field.
+func (r *deliveryResolver) Event(ctx context.Context, obj *store.Delivery) (*store.Event, error) {
+	return together(ctx, obj, eventOf, func(events []string) (map[string]*store.Event, error) {
+		return r.Store.EventsByID(ctx, events)
+	})
 }
 
-// Attempts is the batch resolver for the attempts field.
-func (r *deliveryResolver) Attempts(ctx context.Context, objs []*store.Delivery) ([][]*store.Attempt, error) {
-	of, err := r.Store.AttemptsOf(ctx, keys(objs, func(d *store.Delivery) string { return d.ID }))
-	return pick(objs, of, func(d *store.Delivery) string { return d.ID }), err
+// Attempts is the resolver for the attempts field.
+func (r *deliveryResolver) Attempts(ctx context.Context, obj *store.Delivery) ([]*store.Attempt, error) {
+	return together(ctx, obj, idOfDelivery, func(deliveries []string) (map[string][]*store.Attempt, error) {
+		return r.Store.AttemptsOf(ctx, deliveries)
+	})
 }
 
 // Sequence is the resolver for the sequence field.
@@ -374,14 +370,11 @@ func (r *queryResolver) AccessTokens(ctx context.Context) ([]*store.Credential, 
 	return r.Store.AccessTokens(ctx, v.BusinessID)
 }
 
-// Reply is the batch resolver for the reply field.
-func (r *runResolver) Reply(ctx context.Context, objs []*store.Run) ([]*store.Message, error) {
-	v, err := store.Reader(ctx)
-	if err != nil {
-		return nil, err
-	}
-	of, err := r.Store.MessagesByID(ctx, v.BusinessID, keys(objs, replyOf))
-	return pick(objs, of, replyOf), err
+// Reply is the resolver for the reply field.
+func (r *runResolver) Reply(ctx context.Context, obj *store.Run) (*store.Message, error) {
+	return together(ctx, obj, replyOf, func(messages []string) (map[string]*store.Message, error) {
+		return r.Store.MessagesByID(ctx, obj.BusinessID, messages)
+	})
 }
 
 // Events is the resolver for the events field.
@@ -433,17 +426,16 @@ func (r *viewerResolver) Credential(ctx context.Context, obj *store.Viewer) (str
 
 // ReplayJobs is the resolver for the replayJobs field.
 func (r *webhookEndpointResolver) ReplayJobs(ctx context.Context, obj *store.Endpoint) ([]*store.Replay, error) {
-	return r.Store.ReplaysOf(ctx, obj.ID)
+	return together(ctx, obj, idOfEndpoint, func(endpoints []string) (map[string][]*store.Replay, error) {
+		return r.Store.ReplaysOf(ctx, endpoints)
+	})
 }
 
-// Deliveries is the batch resolver for the deliveries field.
-func (r *webhookEndpointResolver) Deliveries(ctx context.Context, objs []*store.Endpoint, status *store.DeliveryStatus, first *int, after *string) ([]*store.DeliveryConnection, error) {
-	v, err := store.Reader(ctx)
-	if err != nil {
-		return nil, err
-	}
-	of, err := r.Store.DeliveriesOf(ctx, v.BusinessID, keys(objs, func(p *store.Endpoint) string { return p.ID }), status, page(first, after))
-	return pick(objs, of, func(p *store.Endpoint) string { return p.ID }), err
+// Deliveries is the resolver for the deliveries field.
+func (r *webhookEndpointResolver) Deliveries(ctx context.Context, obj *store.Endpoint, status *store.DeliveryStatus, first *int, after *string) (*store.DeliveryConnection, error) {
+	return together(ctx, obj, idOfEndpoint, func(endpoints []string) (map[string]*store.DeliveryConnection, error) {
+		return r.Store.DeliveriesOf(ctx, obj.BusinessID, endpoints, status, page(first, after))
+	})
 }
 
 // WebhookURL is the resolver for the webhookUrl field.

@@ -1,9 +1,14 @@
 package graphiql_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -59,5 +64,59 @@ func TestPageLoadsNothingFromElsewhere(t *testing.T) {
 	}
 	if res, _ := fetch(t, "/graphiql/main.jsx"); res.StatusCode != http.StatusNotFound {
 		t.Errorf("another file: %s", res.Status)
+	}
+}
+
+// TestPageIsWhatNpmMakes builds the page anew. The compressed bytes may differ with Node's zlib; what they hold may not.
+func TestPageIsWhatNpmMakes(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("npm"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("npm is not installed: CI must not skip this")
+		}
+		t.Skip("npm is not installed")
+	}
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "page"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"build.js", "main.jsx", "page.css", "package.json", "package-lock.json"} {
+		raw, err := os.ReadFile(name)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), raw, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, command := range []string{"npm ci --ignore-scripts --no-audit --no-fund --prefer-offline", "npm run build"} {
+		words := strings.Fields(command)
+		cmd := exec.CommandContext(t.Context(), words[0], words[1:]...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+	}
+	plain := func(name string) []byte {
+		t.Helper()
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		z, err := gzip.NewReader(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := io.ReadAll(z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	for _, name := range []string{"page/app.js.gz", "page/app.css.gz"} {
+		if !bytes.Equal(plain(name), plain(filepath.Join(dir, name))) {
+			t.Errorf("%s is not what npm makes of the sources: run `npm ci --ignore-scripts && npm run build` in graphiql/", name)
+		}
 	}
 }

@@ -170,36 +170,29 @@ func deliveryConnection(rows []*Delivery, page PageInput) *DeliveryConnection {
 	return &DeliveryConnection{Edges: edges, PageInfo: info}
 }
 
-// endpointsAtOnce is how many pages one statement reads: SQLite takes 500 parts of a compound statement.
-const endpointsAtOnce = 100
-
-// DeliveriesOf reads the same page of each endpoint's deliveries, newest first, by endpoint. It is one statement for up to 100
-// of them, which takes each page from the index.
+// DeliveriesOf reads the same page of each endpoint's deliveries, newest first, by endpoint.
 func (s *Store) DeliveriesOf(ctx context.Context, business string, endpoints []string, status *DeliveryStatus, page PageInput) (map[string]*DeliveryConnection, error) {
-	of := make(map[string]*DeliveryConnection, len(endpoints))
-	endpoints = slices.Compact(slices.Sorted(slices.Values(endpoints))) // several deliveries may name one
-	for chunk := range slices.Chunk(endpoints, endpointsAtOnce) {
-		rows := map[string][]*Delivery{}
-		parts, pages := make([]string, len(chunk)), make([]any, len(chunk))
-		for i, endpoint := range chunk {
-			filter := DeliveryFilter{EndpointID: &endpoint, Status: status}
-			q, err := filter.page(s.shownDeliveries((*Delivery)(nil)), business, page)
-			if err != nil {
-				return nil, err
-			}
-			parts[i], pages[i] = fmt.Sprintf("SELECT * FROM (?) AS page%d", i), q
-		}
+	rows := make(map[string][]*Delivery, len(endpoints))
+	err := s.eachAtOnce(endpoints, func(endpoint string) (*bun.SelectQuery, error) {
+		filter := DeliveryFilter{EndpointID: &endpoint, Status: status}
+		return filter.page(s.shownDeliveries((*Delivery)(nil)), business, page)
+	}, func(q *bun.RawQuery) error {
 		var all []*Delivery
-		if err := s.read.NewRaw(strings.Join(parts, " UNION ALL "), pages...).Scan(ctx, &all); err != nil {
-			return nil, fmt.Errorf("read the deliveries of %d endpoints: %w", len(chunk), err)
+		if err := q.Scan(ctx, &all); err != nil {
+			return fmt.Errorf("read the deliveries of %d endpoints: %w", len(endpoints), err)
 		}
 		slices.SortFunc(all, func(a, b *Delivery) int { return strings.Compare(b.ID, a.ID) })
 		for _, d := range all {
 			rows[d.EndpointID] = append(rows[d.EndpointID], d)
 		}
-		for _, endpoint := range chunk {
-			of[endpoint] = deliveryConnection(rows[endpoint], page)
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	of := make(map[string]*DeliveryConnection, len(endpoints))
+	for _, endpoint := range endpoints {
+		of[endpoint] = deliveryConnection(rows[endpoint], page)
 	}
 	return of, nil
 }

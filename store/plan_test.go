@@ -21,26 +21,53 @@ func TestListsReadAnIndex(t *testing.T) {
 		cursor := store.Cursor{BusinessID: v.BusinessID}.String()
 		// A SCAN of a page is of what the index gave.
 		wholly := regexp.MustCompile(`(?m)Seq Scan|Sort|^\s*SCAN [a-oq-z]\w*$|USE TEMP B-TREE`)
-		for name, read := range map[string]func() error{
-			"agents":     func() error { _, err := s.Agents(ctx, v.BusinessID, page); return err },
-			"deliveries": func() error { _, err := s.Deliveries(ctx, v.BusinessID, store.DeliveryFilter{}, page); return err },
-			"an endpoint's deliveries": func() error {
-				_, err := s.Deliveries(ctx, v.BusinessID, store.DeliveryFilter{EndpointID: &endpoint}, page)
+		reads := map[string]func() error{
+			"agents":    func() error { _, err := s.Agents(ctx, v.BusinessID, page); return err },
+			"endpoints": func() error { _, err := s.Endpoints(ctx, v.BusinessID); return err },
+			"some endpoints' replays": func() error {
+				_, err := s.ReplaysOf(ctx, []string{"we_1", "we_2", "we_3"})
 				return err
 			},
-			"some endpoints' deliveries": func() error {
-				_, err := s.DeliveriesOf(ctx, v.BusinessID, []string{"we_1", "we_2", "we_3"}, nil, page)
-				return err
-			},
-			"events after": func() error {
-				_, err := s.Events(ctx, v.BusinessID, nil, store.EventPage{First: &ten, After: &cursor})
-				return err
-			},
-			"events before": func() error {
-				_, err := s.Events(ctx, v.BusinessID, nil, store.EventPage{Last: &ten, Before: &cursor})
-				return err
-			},
+			"API keys":      func() error { _, err := s.APIKeys(ctx, v.BusinessID); return err },
+			"access tokens": func() error { _, err := s.AccessTokens(ctx, v.BusinessID); return err },
+		}
+		failed := store.Failed
+		for name, filter := range map[string]store.DeliveryFilter{
+			"": {}, " to an endpoint": {EndpointID: &endpoint}, " in a state": {Status: &failed}, " to an endpoint in a state": {EndpointID: &endpoint, Status: &failed},
 		} {
+			reads["deliveries"+name] = func() error {
+				_, err := s.Deliveries(ctx, v.BusinessID, filter, page)
+				return err
+			}
+			if filter.EndpointID == nil {
+				reads["some endpoints' deliveries"+name] = func() error {
+					_, err := s.DeliveriesOf(ctx, v.BusinessID, []string{"we_1", "we_2", "we_3"}, filter.Status, page)
+					return err
+				}
+			}
+		}
+		for name, filter := range map[string]store.RunFilter{
+			"": {}, " of an agent": {AgentID: ptr("demo")}, " in a state": {Status: ptr(store.RunStatusFailed)},
+		} {
+			reads["runs"+name] = func() error {
+				_, err := s.Runs(ctx, v.BusinessID, filter, page)
+				return err
+			}
+		}
+		for name, filter := range map[string]*store.EventFilter{
+			"": nil, " of types": {Types: []store.EventType{store.RunFinished, store.RunFailed}}, " of channels": {Channels: []store.Channel{store.SMS}},
+			" of an agent": {AgentID: ptr("demo")}, " of a conversation": {ConversationID: ptr("cnv")}, " of a session": {SessionID: ptr("ses")},
+		} {
+			reads["events after"+name] = func() error {
+				_, err := s.Events(ctx, v.BusinessID, filter, store.EventPage{First: &ten, After: &cursor})
+				return err
+			}
+			reads["events before"+name] = func() error {
+				_, err := s.Events(ctx, v.BusinessID, filter, store.EventPage{Last: &ten, Before: &cursor})
+				return err
+			}
+		}
+		for name, read := range reads {
 			queries = nil
 			if err := read(); err != nil {
 				t.Fatalf("%s: %v", name, err)

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/uptrace/bun"
 )
@@ -283,12 +285,21 @@ func (s *Store) Replay(ctx context.Context, business, id string) (*Replay, error
 // shownReplays is how many replays of an endpoint are shown.
 const shownReplays = 20
 
-// ReplaysOf reads the newest replays to an endpoint, newest first.
-func (s *Store) ReplaysOf(ctx context.Context, endpoint string) ([]*Replay, error) {
-	replays := []*Replay{}
-	err := s.read.NewSelect().Model(&replays).Where("endpoint_id = ?", endpoint).Order("id DESC").Limit(shownReplays).Scan(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the replays to %s: %w", endpoint, err)
-	}
-	return replays, nil
+// ReplaysOf reads the newest replays to each endpoint, newest first, by endpoint.
+func (s *Store) ReplaysOf(ctx context.Context, endpoints []string) (map[string][]*Replay, error) {
+	of := make(map[string][]*Replay, len(endpoints))
+	err := s.eachAtOnce(endpoints, func(endpoint string) (*bun.SelectQuery, error) {
+		return s.read.NewSelect().Model((*Replay)(nil)).Where("endpoint_id = ?", endpoint).Order("id DESC").Limit(shownReplays), nil
+	}, func(q *bun.RawQuery) error {
+		var all []*Replay
+		if err := q.Scan(ctx, &all); err != nil {
+			return fmt.Errorf("read the replays to %d endpoints: %w", len(endpoints), err)
+		}
+		slices.SortFunc(all, func(a, b *Replay) int { return strings.Compare(b.ID, a.ID) })
+		for _, r := range all {
+			of[r.EndpointID] = append(of[r.EndpointID], r)
+		}
+		return nil
+	})
+	return of, err
 }

@@ -319,7 +319,8 @@ func TestReplayOfEverything(t *testing.T) {
 		if err := b.s.DeleteEndpoint(t.Context(), b.v, b.p.ID); err != nil {
 			t.Fatal(err)
 		}
-		all, err := b.s.ReplaysOf(t.Context(), b.p.ID)
+		of, err := b.s.ReplaysOf(t.Context(), []string{b.p.ID})
+		all := of[b.p.ID]
 		if err != nil || len(all) != 1 || all[0].Status != store.ReplayStopped {
 			t.Errorf("the replay of a deleted endpoint: %+v, %v", all, err)
 		}

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/vektah/gqlparser/v2/gqlerror"
@@ -33,12 +34,17 @@ type Groups struct {
 	// Of says whether an operation shares its execution, and with whom.
 	Of func(ctx context.Context, op *graphql.OperationContext) (Shared, bool)
 
+	// Made counts the results of subscriptions that were made, and Given those that were given to a client: one that is made
+	// for a group is given to each of its members.
+	Made, Given atomic.Int64
+
 	mu     sync.Mutex // guards what follows
 	groups map[string]*group
 }
 
 // group is one execution and its members.
 type group struct {
+	all    *Groups
 	placed bool
 	cancel context.CancelFunc
 	users  int           // operations that are in it, or are to be; guarded by Groups.mu
@@ -85,7 +91,7 @@ func (t *Groups) enter(exec graphql.GraphExecutor, op *graphql.OperationContext,
 	if g == nil {
 		ctx, cancel := context.WithCancel(shared.Context)
 		begun := &group{
-			placed: shared.Placed, cancel: cancel, ready: make(chan struct{}), ended: make(chan struct{}), members: map[*member]struct{}{},
+			all: t, placed: shared.Placed, cancel: cancel, ready: make(chan struct{}), ended: make(chan struct{}), members: map[*member]struct{}{},
 		}
 		if t.groups == nil {
 			t.groups = map[string]*group{}
@@ -172,6 +178,7 @@ func (g *group) run(ctx context.Context, exec graphql.GraphExecutor, op *graphql
 		if err != nil {
 			return present(ctx, exec, err)
 		}
+		g.all.Made.Add(1)
 		g.give(result{body, at})
 	}
 	if err, _ := c.end(); err != nil {
@@ -187,13 +194,18 @@ func (g *group) give(r result) {
 	if g.placed {
 		g.remember(r)
 	}
+	given := int64(0)
 	for m := range g.members {
-		if (g.placed && r.at.Seq <= m.at.Seq) || g.hand(m, r) {
-			continue
+		switch {
+		case g.placed && r.at.Seq <= m.at.Seq: // it has that
+		case g.hand(m, r):
+			given++
+		default:
+			delete(g.members, m)
+			close(m.full)
 		}
-		delete(g.members, m)
-		close(m.full)
 	}
+	g.all.Given.Add(given)
 }
 
 func (g *group) remember(r result) {

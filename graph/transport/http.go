@@ -43,11 +43,8 @@ type HTTP struct {
 
 var _ graphql.Transport = HTTP{}
 
-// Supports takes every request that no transport before it took, save two: a WebSocket handshake, and OPTIONS, which
-// belongs to CORS.
-func (t HTTP) Supports(r *http.Request) bool {
-	return r.Method != http.MethodOptions && !websocket.IsWebSocketUpgrade(r)
-}
+// Supports takes every request that no transport before it took, save a WebSocket handshake.
+func (t HTTP) Supports(r *http.Request) bool { return !websocket.IsWebSocketUpgrade(r) }
 
 // rejection is a request that did not reach the executor.
 type rejection struct {
@@ -79,7 +76,7 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 	header := w.Header()
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Cache-Control", "no-store") // what a viewer may see is nobody else's
-	header.Add("Vary", "Accept")
+	header.Add("Vary", "Accept, Accept-Encoding")
 
 	media, acceptable := negotiate(r.Header)
 	if !acceptable {
@@ -102,7 +99,7 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 				_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // which breaks the connection
 				return
 			}
-			t.write(w, media, http.StatusInternalServerError, &graphql.Response{Errors: presentPanic(ctx, exec, v)})
+			t.write(w, r.Header, media, http.StatusInternalServerError, &graphql.Response{Errors: presentPanic(ctx, exec, v)})
 		}
 	}()
 
@@ -131,7 +128,7 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 	if status == 0 {
 		status = t.status(media, resp)
 	}
-	t.write(w, media, status, resp)
+	t.write(w, r.Header, media, status, resp)
 }
 
 // refuse words an error of read or execute.
@@ -298,13 +295,17 @@ func (t HTTP) status(media string, resp *graphql.Response) int {
 	return http.StatusOK
 }
 
-func (t HTTP) write(w http.ResponseWriter, media string, status int, resp *graphql.Response) {
+func (t HTTP) write(w http.ResponseWriter, request http.Header, media string, status int, resp *graphql.Response) {
 	body, err := encodeResponse(resp)
 	if err != nil { // an extension that is no JSON: a fault of the schema's, never of the request
 		status = http.StatusInternalServerError
 		body = []byte(`{"errors":[` + internalError + `]}`)
 	}
 	w.Header().Set("Content-Type", media+"; charset=utf-8")
+	if len(body) >= compressFrom && takesGzip(request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		body = compress(body)
+	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client went away: nobody is left to tell

@@ -1,6 +1,8 @@
 package transport_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -185,18 +187,60 @@ func TestHTTPAnswersAsTheDraftSays(t *testing.T) {
 
 func accept(value string) http.Header { return http.Header{"Accept": {value}} }
 
-func TestHTTPLeavesOPTIONSAndHandshakesToOthers(t *testing.T) {
+func TestHTTPLeavesHandshakesToOthers(t *testing.T) {
 	t.Parallel()
 	handshake, _ := http.NewRequest(http.MethodGet, "/graphql", nil)
 	handshake.Header.Set("Connection", "keep-alive, Upgrade")
 	handshake.Header.Set("Upgrade", "websocket")
 	options, _ := http.NewRequest(http.MethodOptions, "/graphql", nil)
-	for _, r := range []*http.Request{handshake, options} {
-		if (transport.HTTP{}).Supports(r) {
-			t.Errorf("took %s %v", r.Method, r.Header)
-		}
+	if h := (transport.HTTP{}); h.Supports(handshake) || !h.Supports(options) {
+		t.Error("HTTP takes the wrong requests")
 	}
 	if live := (&transport.WebSocket{}); !live.Supports(handshake) || live.Supports(options) {
 		t.Error("WebSocket takes the wrong requests")
+	}
+}
+
+func TestLongAnswersAreCompressedForWhoTakesThat(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, &transport.WebSocket{}, transport.HTTP{Events: &transport.SSE{}})
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
+	defer client.CloseIdleConnections()
+	long := `{"query":"query($n: ID){number(of:$n)}","variables":{"n":"` + strings.Repeat("x", 5000) + `"}}`
+	for _, c := range []struct {
+		body, accepted, accept string
+		compressed             bool
+	}{
+		{long, "gzip, deflate, br", "*/*", true},
+		{long, "br;q=1, gzip;q=0.1", "*/*", true},
+		{long, "gzip;q=0, identity", "*/*", false},
+		{long, "", "*/*", false},
+		{long, "gzip", "text/event-stream", false},
+		{`{"query":"{name}"}`, "gzip", "*/*", false},
+	} {
+		r, _ := http.NewRequest(http.MethodPost, w.URL, strings.NewReader(c.body))
+		r.Header = http.Header{"Content-Type": {"application/json"}, "Accept-Encoding": {c.accepted}, "Accept": {c.accept}}
+		res, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || (res.Header.Get("Content-Encoding") == "gzip") != c.compressed {
+			t.Errorf("%+v: %v, %v", c, res.Header, err)
+		}
+		if !c.compressed {
+			continue
+		}
+		if !strings.Contains(strings.Join(res.Header.Values("Vary"), ","), "Accept-Encoding") {
+			t.Errorf("a cache would mix up who takes what: %v", res.Header)
+		}
+		z, err := gzip.NewReader(bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plain, err := io.ReadAll(z); err != nil || !strings.HasSuffix(string(plain), `xxx"}}`) {
+			t.Errorf("%.100s, %v", plain, err)
+		}
 	}
 }

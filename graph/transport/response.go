@@ -14,6 +14,7 @@ import (
 // Codes for errors that a transport itself raises; the rest come from the schema's error presenter.
 const (
 	codeBadUserInput = "BAD_USER_INPUT"
+	codeForbidden    = "FORBIDDEN"
 	codeInternal     = "INTERNAL"
 	codeRateLimited  = "RATE_LIMITED"
 	codeUnavailable  = "UNAVAILABLE"

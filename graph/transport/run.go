@@ -66,6 +66,10 @@ func (r runner) alone(ctx context.Context, op *graphql.OperationContext, c *cour
 		if to.next(ctx, body, at) != nil {
 			return cutOff(), nil
 		}
+		if r.groups != nil && isStream(op) {
+			r.groups.Made.Add(1)
+			r.groups.Given.Add(1)
+		}
 		// A query has one result, or several with @defer. An interceptor that answers in the executor's place can forget
 		// to end its stream; that must not become an endless one.
 		if !isStream(op) && (resp.HasNext == nil || !*resp.HasNext) {

@@ -81,6 +81,13 @@ func (t *SSE) Shutdown(ctx context.Context) error {
 	}
 }
 
+// Open is how many subscriptions stream.
+func (t *SSE) Open() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.streams
+}
+
 func (t *SSE) init() {
 	if t.stopping == nil {
 		t.stopping, t.drained = make(chan struct{}), make(chan struct{})

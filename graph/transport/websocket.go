@@ -134,6 +134,12 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 		WriteBufferPool: &t.buffers,
 		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
 			w.Header().Set("Sec-Websocket-Version", "13")
+			if status == http.StatusForbidden {
+				no := refusal(codeForbidden, "pages of this origin may not connect")
+				no.Extensions["reason"] = "origin_not_allowed"
+				refuseHandshake(w, status, no)
+				return
+			}
 			refuseHandshake(w, status, refusal(codeBadUserInput, reason.Error(), valueError(reason.Error(), "header")))
 		},
 	}
@@ -204,6 +210,13 @@ func (t *WebSocket) Shutdown(ctx context.Context) error {
 		s.out.abort()
 	}
 	return fmt.Errorf("shut down WebSockets: %w", ctx.Err())
+}
+
+// Open is how many sockets are open.
+func (t *WebSocket) Open() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.sockets)
 }
 
 // open lists the sockets; mu is held.
@@ -278,5 +291,5 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 func refuseHandshake(w http.ResponseWriter, status int, err *gqlerror.Error) {
-	HTTP{}.write(w, mediaJSON, status, &graphql.Response{Errors: gqlerror.List{err}})
+	HTTP{}.write(w, nil, mediaJSON, status, &graphql.Response{Errors: gqlerror.List{err}})
 }

@@ -127,7 +127,7 @@ func (n *numbers) follow(ctx context.Context, after *string) graphql.ResponseHan
 
 func newWorld(t *testing.T, live *transport.WebSocket, h transport.HTTP) *world {
 	t.Helper()
-	w := &world{live: live, feeds: make(chan *feed, 100), closed: make(chan closure, 100), begun: make(chan struct{}, 100), waits: make(chan struct{}), floods: make(chan context.Context, 100), log: &numbers{changed: make(chan struct{})}}
+	w := &world{live: live, feeds: make(chan *feed, 100), closed: make(chan closure, 1000), begun: make(chan struct{}, 100), waits: make(chan struct{}), floods: make(chan context.Context, 100), log: &numbers{changed: make(chan struct{})}}
 	schema := gqlparser.MustLoadSchema(&ast.Source{Input: schemaText})
 	w.gql = handler.New(&graphql.ExecutableSchemaMock{
 		SchemaFunc: func() *ast.Schema { return schema },
