@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -68,6 +69,8 @@ type batcher struct {
 	mu     sync.RWMutex // guards closed, against a send on the closed queue
 	closed bool
 	ended  chan struct{}
+
+	commits, committing atomic.Int64 // of events: how many, and nanoseconds from the instant that the events bear
 }
 
 // startBatcher starts a batcher that writes through db, in which it prepares the hot writes.
@@ -90,6 +93,11 @@ func (b *batcher) stop() {
 	}
 	b.mu.Unlock()
 	<-b.ended
+}
+
+// Commits counts the transactions that have committed events, and how long they took, from the instant that their events bear.
+func (s *Store) Commits() (n int64, took time.Duration) {
+	return s.batcher.commits.Load(), time.Duration(s.batcher.committing.Load())
 }
 
 // do has apply run inside a batch, and returns when that is committed. apply may run more than once (after a rollback) and
@@ -230,6 +238,7 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
+	began := time.Now()
 	t := &tx{Tx: bunTx, remote: b.s.remote(), hot: b.hot, insertions: b.s.insertions, now: b.s.Now()}
 	err = func() error {
 		if b.s.remote() { // only there can a commit's answer be lost
@@ -262,6 +271,10 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 			return t.events, errUnknown
 		}
 		return nil, fmt.Errorf("commit: %w", err)
+	}
+	if len(t.events) > 0 {
+		b.commits.Add(1)
+		b.committing.Add(int64(time.Since(began)))
 	}
 	Failpoint("commit.after")
 	return t.events, nil
