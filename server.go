@@ -196,7 +196,8 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 				p.stream.PublishDeliveries(business, deliveries...)
 			}
 		},
-		EndpointGrace: s.EndpointGrace,
+		DeliveriesEnded: p.stream.PublishDeliveries,
+		EndpointGrace:   s.EndpointGrace,
 	}
 	if config.Sealer, err = s.sealer(); err != nil {
 		return nil, err

@@ -51,6 +51,7 @@ type tx struct {
 	runs       []*Run // that begin
 	ended      []*Run // that end
 	events     []*Event
+	over       []*Delivery // that it has ended, each with its id and business
 }
 
 // forUpdate is a query of rows that the transaction is about to change: it locks them, where there are other writers.
@@ -277,6 +278,7 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 		b.committing.Add(int64(time.Since(began)))
 	}
 	Failpoint("commit.after")
+	b.s.tellEnded(t.over)
 	return t.events, nil
 }
 
