@@ -46,8 +46,10 @@ func TestHostileMcpServers(t *testing.T) {
 		return s.URL
 	}
 	hang := func(w http.ResponseWriter, r *http.Request) {
-		asked.Add(1)
-		_, _ = io.Copy(io.Discard, r.Body) // so that the server sees its caller leave
+		raw, _ := io.ReadAll(r.Body)                       // all of it, so that the server sees its caller leave
+		if strings.Contains(string(raw), `"initialize"`) { // and not that the caller gives up
+			asked.Add(1)
+		}
 		<-r.Context().Done()
 	}
 	flood := func(w http.ResponseWriter, r *http.Request) {
