@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -46,10 +47,11 @@ func TestHostileMcpServers(t *testing.T) {
 		return s.URL
 	}
 	hang := func(w http.ResponseWriter, r *http.Request) {
-		raw, _ := io.ReadAll(r.Body)                       // all of it, so that the server sees its caller leave
-		if strings.Contains(string(raw), `"initialize"`) { // and not that the caller gives up
+		var call struct{ Method string }
+		if err := json.NewDecoder(r.Body).Decode(&call); err == nil && call.Method == "server/discover" { // the first of a conversation
 			asked.Add(1)
 		}
+		_, _ = io.Copy(io.Discard, r.Body) // so that the server sees its caller leave
 		<-r.Context().Done()
 	}
 	flood := func(w http.ResponseWriter, r *http.Request) {
