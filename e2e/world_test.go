@@ -384,7 +384,13 @@ func (sub *subscriber) wait() any {
 	case v := <-sub.next:
 		return v
 	case why := <-sub.end:
-		sub.t.Fatalf("the subscription ended: %s", why)
+		select {
+		case v := <-sub.next: // before the end
+			sub.end <- why
+			return v
+		default:
+			sub.t.Fatalf("the subscription ended: %s", why)
+		}
 	case <-time.After(patience):
 		sub.t.Fatal("nothing came on the subscription")
 	}
