@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"strings"
+	"sync/atomic"
 
 	"parley/store"
 	"parley/stream"
@@ -17,6 +18,7 @@ type gate struct {
 	store   *store.Store
 	limiter *stream.Limiter // nil: no limit
 	log     *slog.Logger
+	away    atomic.Bool // the database is, and that was told
 }
 
 // authenticate puts the viewer, or why there is none, into the request's context. It refuses nothing: what a path asks for
@@ -44,10 +46,27 @@ func (g *gate) viewer(ctx context.Context, kind store.CredentialKind, secret str
 	case errors.Is(err, store.ErrUnauthenticated):
 		return nil, err
 	case err != nil:
-		g.log.ErrorContext(ctx, "authenticate", "error", err)
+		g.logFailure(ctx, err)
 		return nil, store.ErrUnavailable
 	}
+	if g.away.Load() && g.away.CompareAndSwap(true, false) {
+		g.log.InfoContext(ctx, "authenticate: the database is back")
+	}
 	return v, g.admit(ctx, v)
+}
+
+// logFailure tells why nobody knows who is calling, at its level: a caller that has left is no error, and a database that is away
+// is told of once, until it is back.
+func (g *gate) logFailure(ctx context.Context, err error) {
+	_, away := store.AsError(err)
+	switch {
+	case ctx.Err() != nil:
+		g.log.DebugContext(ctx, "authenticate: the caller has left", "error", err)
+	case !away:
+		g.log.ErrorContext(ctx, "authenticate", "error", err)
+	case g.away.CompareAndSwap(false, true):
+		g.log.WarnContext(ctx, "authenticate: the database is away, and callers are told to come back", "error", err)
+	}
 }
 
 // admit counts a call against the viewer's rate limit.

@@ -80,7 +80,9 @@ type ChatReply struct {
 	Status    store.RunStatus
 	Model     string
 	Usage     store.TokenUsage
-	Replayed  bool // it is the answer of an earlier request with the same idempotency key
+	Handoff   *store.Handoff   // the agent asks for a person; nil if it does not
+	Rendering *store.Rendering // how the channel shows it; nil if there is nothing to say but the text
+	Replayed  bool             // it is the answer of an earlier request with the same idempotency key
 }
 
 // ChatDelta is a part of a reply as it comes, or the whole of it.

@@ -48,7 +48,7 @@ func (r *Runner) replay(ctx context.Context, v *store.Viewer, key store.Idempote
 	}
 	return &ChatReply{
 		Reply: a.Reply, SessionID: a.SessionID, MessageID: a.MessageID, RunID: a.RunID, Channel: a.Channel, Status: a.Status,
-		Model: a.Model, Usage: a.Usage, Replayed: true,
+		Model: a.Model, Usage: a.Usage, Handoff: a.Handoff, Rendering: a.Rendering, Replayed: true,
 	}, nil
 }
 

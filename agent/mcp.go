@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,11 +20,14 @@ import (
 )
 
 const (
-	listedFor     = 5 * time.Minute // how long a server's list of tools is kept
-	listWithin    = 5 * time.Second // a server that takes longer is left out of the turn
-	maxListed     = 64              // tools of one server
-	maxListedSize = 64 << 10        // bytes of one of its schemas
-	maxMcpEvent   = 1 << 20         // bytes of one message
+	listedFor     = 5 * time.Minute  // how long a server's list of tools is kept
+	listWithin    = 5 * time.Second  // a server that takes longer is left out of the turn
+	awayFor       = 30 * time.Second // how long one that could not be listed is not asked again: the turns do not wait for it
+	maxListed     = 64               // tools of one server
+	maxLookedAt   = 1000             // tools that one is read to list, those that cannot be offered too
+	maxListedSize = 64 << 10         // bytes of one of its schemas
+	maxMcpBody    = 8 << 20          // bytes of one answer, all its messages
+	maxMcpEvent   = 1 << 20          // bytes of one message
 )
 
 // mcpServers knows the tools of MCP servers, and calls them. Its methods are safe for concurrent use.
@@ -36,7 +40,7 @@ type mcpServers struct {
 	listed map[string]listing
 }
 
-// listing is what a server said of its tools.
+// listing is what a server said of its tools; none if it was away.
 type listing struct {
 	tools []listedTool
 	until time.Time
@@ -65,11 +69,28 @@ func (c *connection) open(ctx context.Context) (*mcp.ClientSession, error) {
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "parley", Version: "1"}, nil)
 	c.session, err = client.Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint: c.server.URL, HTTPClient: egress.WithHeaders(c.servers.client, headers), MaxRetries: -1, DisableStandaloneSSE: true,
+		Endpoint: c.server.URL, HTTPClient: bounded(egress.WithHeaders(c.servers.client, headers)), MaxRetries: -1, DisableStandaloneSSE: true,
 		MaxEventSize: maxMcpEvent,
 	}, nil)
 	return c.session, err
 }
+
+// bounded is a client whose answers end after maxMcpBody: the SDK reads a document of any length.
+func bounded(client *http.Client) *http.Client {
+	out := *client
+	out.Transport = roundTrip(func(req *http.Request) (*http.Response, error) {
+		resp, err := client.Transport.RoundTrip(req)
+		if err == nil {
+			resp.Body = http.MaxBytesReader(nil, resp.Body, maxMcpBody)
+		}
+		return resp, err
+	})
+	return &out
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // close says goodbye to the server, off the turn's path: it may take its time.
 func (c *connection) close() {
@@ -78,19 +99,19 @@ func (c *connection) close() {
 	}
 }
 
-// bind lists the tools of an agent's servers, and says how each is called. A server that does not answer is left out: the agent
-// does without it. Call done when the turn is over.
+// bind lists the tools of an agent's servers, all at once, and says how each is called. A server that does not answer is left
+// out: the agent does without it. Call done when the turn is over.
 func (m *mcpServers) bind(ctx context.Context, a *store.Agent) (tools []boundTool, done func()) {
-	var connections []*connection
+	connections, listed := make([]*connection, len(a.McpServers)), make([][]listedTool, len(a.McpServers))
+	var all sync.WaitGroup
 	for i := range a.McpServers {
 		c := &connection{servers: m, agent: a, server: &a.McpServers[i]}
-		connections = append(connections, c)
-		listed, err := m.list(ctx, c)
-		if err != nil {
-			m.log.Warn("list the tools of an MCP server", "agent", a.ID, "server", c.server.Name, "error", err)
-			continue
-		}
-		for _, tool := range listed {
+		connections[i] = c
+		all.Go(func() { listed[i] = m.list(ctx, c) })
+	}
+	all.Wait()
+	for i, c := range connections {
+		for _, tool := range listed[i] {
 			tools = append(tools, boundTool{tool.Tool, func(ctx context.Context, call Call) Result { return c.call(ctx, tool, call) }})
 		}
 	}
@@ -101,35 +122,27 @@ func (m *mcpServers) bind(ctx context.Context, a *store.Agent) (tools []boundToo
 	}
 }
 
-func (m *mcpServers) list(ctx context.Context, c *connection) ([]listedTool, error) {
+// list is what a server lists, kept for a while. A server that cannot be listed has no tools, for a shorter while.
+func (m *mcpServers) list(ctx context.Context, c *connection) []listedTool {
 	key := fmt.Sprint(c.agent.BusinessID, "/", c.agent.ID, "/", c.agent.Version, "/", c.server.Name)
 	m.mu.Lock()
 	known, ok := m.listed[key]
 	m.mu.Unlock()
 	if ok && time.Now().Before(known.until) {
-		return known.tools, nil
+		return known.tools
 	}
-	ctx, cancel := context.WithTimeout(ctx, listWithin)
+	within, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
-	session, err := c.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var tools []listedTool
-	for tool, err := range session.Tools(ctx, nil) {
-		if err != nil {
-			return nil, err
-		}
-		schema, err := json.Marshal(tool.InputSchema)
-		name := c.server.Name + "_" + tool.Name
-		if err != nil || len(schema) > maxListedSize || !store.ToolName(name) {
-			m.log.Warn("a tool of an MCP server cannot be offered", "agent", c.agent.ID, "tool", cut(name, 100))
-			continue
-		}
-		tools = append(tools, listedTool{Tool{Name: name, Description: cut(tool.Description, 4096), Parameters: schema}, tool.Name})
-		if len(tools) == maxListed {
-			break
-		}
+	tools, left, err := m.ask(within, c)
+	kept := listedFor
+	switch {
+	case ctx.Err() != nil: // the turn's end, and not the server's fault
+		return nil
+	case err != nil:
+		m.log.Warn("list the tools of an MCP server", "agent", c.agent.ID, "server", c.server.Name, "error", err)
+		kept = awayFor
+	case left > 0:
+		m.log.Warn("tools of an MCP server cannot be offered", "agent", c.agent.ID, "server", c.server.Name, "tools", left)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -141,8 +154,45 @@ func (m *mcpServers) list(ctx context.Context, c *connection) ([]listedTool, err
 			delete(m.listed, k)
 		}
 	}
-	m.listed[key] = listing{tools, time.Now().Add(listedFor)}
-	return tools, nil
+	m.listed[key] = listing{tools, time.Now().Add(kept)}
+	return tools
+}
+
+// ask has a server list its tools. Those that a model's server would refuse, and the whole request with them, are left out.
+func (m *mcpServers) ask(ctx context.Context, c *connection) (tools []listedTool, left int, err error) {
+	session, err := c.open(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	seen := map[string]bool{}
+	for tool, err := range session.Tools(ctx, nil) {
+		if err != nil {
+			return nil, 0, err
+		}
+		if len(tools) == maxListed || len(tools)+left == maxLookedAt {
+			break
+		}
+		name := c.server.Name + "_" + tool.Name
+		schema, err := json.Marshal(tool.InputSchema)
+		if err != nil || len(schema) > maxListedSize || !store.ToolName(name) || seen[name] || len(CheckSchema(schema)) > 0 {
+			left++
+			continue
+		}
+		seen[name] = true
+		description := strings.ToValidUTF8(withoutNUL(tool.Description), "")
+		tools = append(tools, listedTool{Tool{Name: name, Description: cut(description, 4096), Parameters: schema}, tool.Name})
+	}
+	return tools, left, nil
+}
+
+// unique are tools of which no two have one name, which models' servers refuse: the first one stays.
+func unique(tools []boundTool) []boundTool {
+	seen := map[string]bool{store.HandoffTool: true}
+	return slices.DeleteFunc(tools, func(t boundTool) bool {
+		taken := seen[t.Name]
+		seen[t.Name] = true
+		return taken
+	})
 }
 
 // call has the server do what a model wants. As with every tool, its failures are results.

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -71,5 +72,65 @@ func TestAFallbackAnswersWithItsOwnSettingsAndKey(t *testing.T) {
 	}
 	if two.APIKey != "sk-second" || two.Agent.Model.Name == nil || *two.Agent.Model.Name != "spare" || two.Prompt != "You are Bo." {
 		t.Errorf("the second was told %+v", two)
+	}
+}
+
+// TestAWaitInLineIsBounded: whoever comes while a turn of the session runs waits so long and no longer, and nothing has happened.
+func TestAWaitInLineIsBounded(t *testing.T) {
+	t.Parallel()
+	sealer, err := store.NewSealer(base64.StdEncoding.EncodeToString(make([]byte, 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(t.Context(), store.Config{URL: "file:" + t.TempDir() + "/parley.db", Sealer: sealer, Exclusive: true, SessionTTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "biz", Agent: &store.Agent{
+		ID: "bo", Name: "Bo", OnConcurrent: store.Enqueue, Knowledge: []store.Knowledge{}, ChannelProfiles: []store.ChannelProfile{},
+		Model: store.Model{Provider: store.ProviderEmbedded},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	viewer, err := s.Authenticate(t.Context(), store.KindAPIKey, made.APIKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, release := make(chan struct{}, 10), make(chan struct{})
+	slow := &told{answer: func() (agent.Reply, error) {
+		asked <- struct{}{}
+		<-release
+		return agent.Reply{Text: "Hi", Model: "m"}, nil
+	}}
+	runner := agent.NewRunner(agent.Config{
+		Store: s, History: agent.NewLocalHistory(1 << 20), TurnTimeout: time.Minute, QueueWait: 50 * time.Millisecond,
+		Models: map[store.ModelProvider]agent.Model{store.ProviderEmbedded: slow},
+	})
+	t.Cleanup(func() { runner.Drain(context.Background()) })
+	in := agent.ChatInput{AgentID: "bo", Message: "Hello", Channel: store.SMS}
+	go func() { release <- struct{}{} }()
+	first, err := runner.Chat(t.Context(), viewer, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	in.SessionID = &first.SessionID
+	done := make(chan error, 1)
+	go func() {
+		_, err := runner.Chat(t.Context(), viewer, in)
+		done <- err
+	}()
+	<-asked // it runs
+	if _, err := runner.Chat(t.Context(), viewer, in); !errors.Is(err, store.ErrSessionBusy) {
+		t.Errorf("after the wait: %v", err)
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Errorf("the one that ran: %v", err)
+	}
+	if len(slow.got) != 2 || len(asked) != 0 {
+		t.Errorf("the model was asked %d times", len(slow.got))
 	}
 }

@@ -15,14 +15,16 @@ type TestInput struct {
 
 // TestReply is what such a turn came to.
 type TestReply struct {
-	Reply string
-	Model string
-	Usage store.TokenUsage
-	Steps []store.RunStep
+	Reply     string
+	Model     string
+	Usage     store.TokenUsage
+	Handoff   *store.Handoff
+	Rendering *store.Rendering
+	Steps     []store.RunStep
 }
 
 // Test has an agent answer as in Chat, with what its tools would bring given by the caller: nothing is stored, sent or billed,
-// and no server of a tool is called, an MCP server either. A tool without a result fails. Its refusals are those of Chat.
+// and no server of a tool is called, an MCP server either. A tool without a result fails; a handoff is answered as ever. Its refusals are those of Chat.
 func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*TestReply, error) {
 	if err := v.RequireChat(); err != nil {
 		return nil, err
@@ -62,7 +64,7 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 			return Result{CallID: call.ID, Content: clean([]byte(content))}
 		}),
 	}
-	text, err := course.run(ctx, Request{
+	shown, err := course.run(ctx, Request{
 		Prompt: prompt, Channel: in.Channel,
 		Messages: []Message{{Author: store.AuthorLead, Text: strings.TrimSpace(in.Message)}},
 	})
@@ -71,5 +73,8 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 		_, told := r.outcome(err)
 		return nil, told
 	}
-	return &TestReply{Reply: text, Model: course.steps[len(course.steps)-1].Model, Usage: store.SumUsage(course.steps), Steps: course.steps}, nil
+	return &TestReply{
+		Reply: shown.Text, Model: course.steps[len(course.steps)-1].Model, Usage: store.SumUsage(course.steps),
+		Handoff: store.HandoffOf(course.steps), Rendering: rendering(in.Channel, shown), Steps: course.steps,
+	}, nil
 }

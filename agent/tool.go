@@ -23,6 +23,8 @@ import (
 const (
 	maxResult    = 16 << 10 // bytes of a tool's answer that a model is told
 	maxViolation = 20       // of a schema, that a model is told at once
+	maxArguments = 256 << 10
+	maxChecks    = 200_000 // of a part of a call's arguments against a part of a schema
 )
 
 // refuseLoader loads nothing: the library's own would open file:// references, and a business's schema so read the server's
@@ -35,12 +37,57 @@ func (refuseLoader) Load(url string) (any, error) {
 
 const schemaURL = "mem:///parameters"
 
+// budget ends a validation that takes too many steps. Schemas can double at every level, in so many bytes as their depth: a
+// business's schema, or a model's arguments, could so keep the server busy for ever. The library has no way to count its steps but
+// a format, which it looks at first in each: as a vocabulary without a keyword, budget sees every schema and gives it one.
+type budget struct{ left int }
+
+var errTooMuch = errors.New("the check took too many steps")
+
+func (b *budget) vocabulary() *jsonschema.Vocabulary {
+	return &jsonschema.Vocabulary{
+		URL: "urn:parley:budget",
+		Compile: func(at *jsonschema.CompilerContext, _ map[string]any) (jsonschema.SchemaExt, error) {
+			schema := at.Enqueue(nil) // the very one that is being compiled
+			schema.Format = b.count(schema.Format)
+			return nil, nil
+		},
+	}
+}
+
+func (b *budget) count(format *jsonschema.Format) *jsonschema.Format {
+	name, own := "any", func(any) error { return nil }
+	if format != nil {
+		name, own = format.Name+" ", format.Validate // another name, for the library has its own way with "regex"
+	}
+	return &jsonschema.Format{Name: name, Validate: func(v any) error {
+		if b.left--; b.left < 0 {
+			panic(errTooMuch)
+		}
+		return own(v)
+	}}
+}
+
+// validate is schema.Validate within its budget.
+func validate(schema *jsonschema.Schema, value any) (err error) {
+	defer func() {
+		if p := recover(); p == errTooMuch { //nolint:errorlint // the very value
+			err = errTooMuch
+		} else if p != nil {
+			panic(p)
+		}
+	}()
+	return schema.Validate(value)
+}
+
 func compile(schema store.JSONObject) (*jsonschema.Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
 		return nil, err
 	}
 	c := jsonschema.NewCompiler()
+	c.RegisterVocabulary((&budget{left: maxChecks}).vocabulary())
+	c.AssertVocabs()
 	c.UseLoader(refuseLoader{})
 	if err := c.AddResource(schemaURL, doc); err != nil {
 		return nil, err
@@ -97,6 +144,9 @@ func checkArguments(schema store.JSONObject, raw json.RawMessage) string {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		raw = json.RawMessage("{}")
 	}
+	if len(raw) > maxArguments {
+		return "The arguments are too long."
+	}
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 	if err != nil {
 		return "The arguments are not JSON: " + err.Error()
@@ -108,9 +158,12 @@ func checkArguments(schema store.JSONObject, raw json.RawMessage) string {
 	if err != nil {
 		return "" // it was checked when it was set: the tool's server decides
 	}
-	err = compiled.Validate(value)
+	err = validate(compiled, value)
 	var violated *jsonschema.ValidationError
-	if errors.As(err, &violated) {
+	switch {
+	case errors.Is(err, errTooMuch):
+		return "The arguments are too much to be checked."
+	case errors.As(err, &violated):
 		return "The arguments do not fit the tool's parameters: " + strings.Join(violations(violated), "; ")
 	}
 	return ""

@@ -40,12 +40,14 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 	defer done()
 	course := course{
 		thinker: thinker{choices, r.cfg.Log.With("run", turn.Run.ID)}, agent: agent, told: told, failed: map[string]bool{},
-		tools: append((&toolbox{r.cfg.Tools, r.cfg.Store}).bind(agent), tools...),
+		tools: unique(append((&toolbox{r.cfg.Tools, r.cfg.Store}).bind(agent), tools...)),
 	}
-	text, err := course.run(ctx, Request{Prompt: prompt, Channel: in.Channel, Messages: messages})
+	shown, err := course.run(ctx, Request{Prompt: prompt, Channel: in.Channel, Messages: messages})
 	if err != nil {
 		return nil, r.fail(turn, err, course.steps...)
 	}
+	text := shown.Text
+	turn.Rendering = rendering(in.Channel, shown)
 	var message *store.Message
 	err = r.insist(func() (err error) {
 		message, err = r.cfg.Store.FinishTurn(ctx, turn, text, course.steps...)
@@ -60,7 +62,24 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 	return &ChatReply{
 		Reply: text, SessionID: turn.SessionID, MessageID: message.ID, RunID: turn.Run.ID, Channel: in.Channel,
 		Status: store.RunStatusFinished, Model: course.steps[len(course.steps)-1].Model, Usage: store.SumUsage(course.steps),
+		Handoff: store.HandoffOf(course.steps), Rendering: turn.Rendering,
 	}, nil
+}
+
+// rendering is what there is to say of how the channel shows a reply, besides its text.
+func rendering(channel store.Channel, shown render.Rendered) *store.Rendering {
+	out := &store.Rendering{Truncated: shown.Truncated}
+	switch channel {
+	case store.SMS:
+		out.Segments, out.Encoding = &shown.Segments, &shown.Encoding
+	case store.Gmail, store.Outlook:
+		out.HTML = &shown.HTML
+	default:
+		if !shown.Truncated {
+			return nil
+		}
+	}
+	return out
 }
 
 // What a turn may come to. At any of these bounds the model is asked once more, to answer with what it has.
@@ -91,57 +110,82 @@ type boundTool struct {
 }
 
 // run has the model think until it answers, and returns the answer as the channel shows it.
-func (t *course) run(ctx context.Context, req Request) (string, error) {
-	channel := req.Channel
-	limit := render.MaxLength(channel)
+func (t *course) run(ctx context.Context, req Request) (render.Rendered, error) {
+	channel, maxLength := req.Channel, 0
 	for _, p := range t.agent.ChannelProfiles {
-		if p.Channel == channel && p.MaxLength != nil && (limit == 0 || *p.MaxLength < limit) {
-			limit = *p.MaxLength
+		if p.Channel == channel && p.MaxLength != nil {
+			maxLength = *p.MaxLength
 		}
+	}
+	if t.agent.Handoff {
+		t.tools = append(t.tools, t.handsOff())
 	}
 	for _, tool := range t.tools {
 		req.Tools = append(req.Tools, tool.Tool)
 	}
 	var voice *voice
 	if t.told != nil {
-		voice = newVoice(channel, limit, t.told.add)
+		voice = newVoice(channel, maxLength, t.told.add)
 		req.Text = voice.hear
 	}
 	var said []string
+	owed := false // words of a handoff
+	truncated := false
 	for {
 		req.NoCalls = t.spent()
 		reply, err := t.thinker.step(ctx, req)
-		if err != nil {
-			return "", err
+		if err != nil && t.handedOff() && !errors.Is(ctx.Err(), context.Canceled) {
+			break // the wish for a person stands, whatever has become of the model
 		}
-		t.steps = append(t.steps, store.RunStep{Model: reply.Model, Text: reply.Text, ToolCalls: []store.ToolCall{}, Usage: reply.Usage})
+		if err != nil {
+			return render.Rendered{}, err
+		}
+		t.steps = append(t.steps, store.RunStep{Model: reply.Model, Text: cut(reply.Text, render.MaxInput), ToolCalls: []store.ToolCall{}, Usage: reply.Usage})
 		if strings.TrimSpace(reply.Text) != "" {
 			said = append(said, reply.Text)
+			owed, truncated = false, reply.Truncated
 		}
 		if len(reply.Calls) == 0 || req.NoCalls {
 			break
 		}
 		if voice != nil {
-			voice.pause()
+			voice.next()
 		}
 		req.Steps = append(req.Steps, Step{Text: reply.Text, Calls: reply.Calls, Results: t.use(ctx, reply.Calls)})
+		if t.handedOff() {
+			if owed = strings.TrimSpace(reply.Text) == ""; !owed {
+				break
+			}
+			continue // for the words, in the user's language
+		}
 		if ctx.Err() != nil {
-			return "", fmt.Errorf("%w: while it used tools", ErrModelTimeout)
+			return render.Rendered{}, fmt.Errorf("%w: while it used tools", ErrModelTimeout)
+		}
+	}
+	if owed {
+		said = append(said, HandoffSentence)
+		if voice != nil {
+			voice.next()
+			voice.hear(HandoffSentence)
 		}
 	}
 	if len(said) == 0 {
-		return "", fmt.Errorf("%w: it called tools, and said nothing", ErrModelFailed)
+		return render.Rendered{}, fmt.Errorf("%w: it called tools, and said nothing", ErrModelFailed)
 	}
+	var shown render.Rendered
 	if voice != nil {
-		return voice.end(), nil
+		shown = voice.end()
+	} else {
+		shown = render.Render(channel, strings.Join(said, "\n\n"), maxLength)
 	}
-	return render.Render(channel, strings.Join(said, "\n\n"), limit).Text, nil
+	shown.Truncated = shown.Truncated || truncated
+	return shown, nil
 }
 
 // spent says whether the turn has come to one of its bounds.
 func (t *course) spent() bool {
 	usage := store.SumUsage(t.steps)
-	return t.stuck || len(t.steps) >= maxSteps-1 || t.calls >= maxCalls || usage.TotalTokens() >= maxTurnTokens
+	return t.stuck || t.handedOff() || len(t.steps) >= maxSteps-1 || t.calls >= maxCalls || usage.TotalTokens() >= maxTurnTokens
 }
 
 // use makes a step's calls, one after the other, and records them.

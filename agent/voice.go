@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"regexp"
 	"strings"
 	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/rivo/uniseg"
 
 	"parley/agent/render"
 	"parley/store"
@@ -63,61 +66,105 @@ func (t *told) pass() {
 // voice says a reply as it comes, as its channel shows it. What is plain is said at once; from the first mark on, the rest of
 // its paragraph waits for its end, for a mark may change what follows it. What was said is the reply.
 type voice struct {
-	channel store.Channel
-	limit   int // characters; 0: none
-	say     func(string)
+	channel   store.Channel
+	maxLength int // of the agent's profile
+	limit     render.Limit
+	say       func(string)
 
-	block  string // Markdown of the paragraph that has begun
-	plain  int    // bytes of it that were said as they are
+	heard  strings.Builder // all of it, in Markdown
+	block  string          // Markdown of the paragraph that has begun
+	line   int             // where its last line begins
+	looked int             // how far the end of that line was looked for
+	fenced bool            // the line stands in a block of code
+	plain  int             // bytes of the paragraph that were said as they are
+
 	said   strings.Builder
-	count  int // characters of it
+	size   render.Size // of it
 	paused bool
-	over   string // what is beyond the limit, from its last character on
+	held   string // near the limit: what is not said yet, for the mark of a cut may have to stand in its place
+	full   bool   // more was heard than the limit takes
+	over   bool   // or than any reply may have
 }
 
-func newVoice(channel store.Channel, limit int, say func(string)) *voice {
-	return &voice{channel: channel, limit: limit, say: say}
+const (
+	nearLimit = 64 // characters before the limit, from where on whole words alone are said: a cut is to fall between two
+	tooShort  = 32 // of a text without spaces, what a cut between two words may cost
+
+	longestWords = 1024 // bytes that are looked through for words: what is longer is none
+)
+
+func newVoice(channel store.Channel, maxLength int, say func(string)) *voice {
+	return &voice{channel: channel, maxLength: maxLength, limit: render.LimitOf(channel, maxLength), say: say}
 }
 
 // hear takes the next piece of Markdown.
 func (v *voice) hear(delta string) {
+	if room := render.MaxInput - v.heard.Len(); len(delta) > room {
+		delta, v.over = cut(delta, max(0, room)), true
+	}
+	v.heard.WriteString(delta)
 	v.block += delta
 	for {
-		i := paragraphEnd(v.block)
-		if i < 0 {
+		end, next := v.paragraph()
+		if end < 0 {
 			break
 		}
-		rest := strings.TrimLeft(v.block[i:], "\n")
-		v.block = v.block[:i]
+		rest := v.block[next:]
+		v.block = v.block[:end]
 		v.pause()
 		v.block = rest
 	}
-	if n := plainPrefix(v.block); n > v.plain {
+	if n := v.plainPrefix(); n > v.plain {
 		v.speak(v.block[v.plain:n])
 		v.plain = n
 	}
 }
 
-// paragraphEnd is where a blank line ends the paragraph, outside of a fence; -1 if it goes on.
-func paragraphEnd(block string) int {
-	for from := 0; ; {
-		i := strings.Index(block[from:], "\n\n")
-		if i < 0 {
-			return -1
+// next ends what a step of the model has said.
+func (v *voice) next() {
+	v.pause()
+	v.heard.WriteString("\n\n")
+}
+
+// paragraph is where the paragraph ends, at a blank line outside of a fence, and where the next one may begin; -1 if it goes on.
+// Each line is looked at once.
+func (v *voice) paragraph() (end, next int) {
+	for {
+		n := strings.IndexByte(v.block[v.looked:], '\n')
+		if n < 0 {
+			v.looked = len(v.block)
+			return -1, -1
 		}
-		i += from
-		if strings.Count("\n"+block[:i], "\n```")%2 == 0 {
-			return i
+		begin := v.line
+		line := v.block[begin : v.looked+n]
+		v.line = v.looked + n + 1
+		v.looked = v.line
+		switch {
+		case strings.HasPrefix(line, "```") || strings.HasPrefix(line, "~~~"):
+			v.fenced = !v.fenced
+		case !v.fenced && strings.TrimSpace(line) == "":
+			return begin, v.line
 		}
-		from = i + 1
 	}
 }
 
-// plainPrefix is how much of a paragraph means the same with and without Markdown, whatever follows it. A space at its end may be
-// the paragraph's, and waits.
-func plainPrefix(block string) int {
-	end := 0
-	for i, r := range block {
+// plainPrefix is how much of the paragraph means the same with and without Markdown, whatever follows it. A space at its end may
+// be the paragraph's, and waits.
+func (v *voice) plainPrefix() int {
+	if v.channel == store.Voice {
+		rest := v.block[v.plain:]
+		rest = rest[:min(len(rest), longestWords)]
+		if !strings.Contains(rest, " ") {
+			return v.plain
+		}
+		if m := plainSpeech.FindStringSubmatchIndex(rest); m != nil && v.block[0] != ' ' {
+			return v.plain + m[3]
+		}
+		return v.plain
+	}
+	end := v.plain
+	for i, r := range v.block[v.plain:] {
+		i += v.plain
 		switch {
 		case unicode.IsLetter(r):
 		case i > 0 && (unicode.IsDigit(r) || strings.ContainsRune(".,;:?!'\"()", r)):
@@ -131,53 +178,128 @@ func plainPrefix(block string) int {
 	return end
 }
 
+// plainSpeech are words that are said as they are written, the last one being over: no addresses, no numbers with more to them,
+// no brackets.
+var plainSpeech = regexp.MustCompile(`^( ?\pL[\pL\pM]*(?:'\pL[\pL\pM]*)?[,.?!]?(?: \pL[\pL\pM]*(?:'\pL[\pL\pM]*)?[,.?!]?)*) `)
+
 // pause ends the paragraph.
 func (v *voice) pause() {
 	block, plain := v.block, v.plain
-	v.block, v.plain = "", 0
+	v.block, v.line, v.looked, v.fenced, v.plain = "", 0, 0, false, 0
 	if strings.TrimSpace(block) == "" {
 		return
 	}
-	shown := render.Render(v.channel, block, 0).Text
+	shown := render.Show(v.channel, block)
 	if rest, ok := strings.CutPrefix(shown, block[:plain]); ok {
 		v.speak(rest)
 	} else { // what came later made more of the beginning than its words
-		v.speak(render.Render(v.channel, block[plain:], 0).Text)
+		rest := block[plain:]
+		if underline := setext.FindString(rest); underline != "" {
+			rest = "\n" + rest[len(underline):]
+		}
+		if more := strings.TrimSpace(rest); more != "" {
+			gap := rest[:len(rest)-len(strings.TrimLeft(rest, " \n"))]
+			v.speak(gap + render.Show(v.channel, more))
+		}
 	}
 	v.paused = true
 }
 
+// setext is the line below a line that makes it a heading.
+var setext = regexp.MustCompile(`^ *\n {0,3}(?:-+|=+) *(?:\n|$)`)
+
+// gap is what stands between two paragraphs: for speech, the end of a sentence.
+func (v *voice) gap() string {
+	last := v.said.String()
+	switch {
+	case v.channel != store.Voice:
+		return "\n\n"
+	case v.held != "":
+		last = v.held
+	}
+	if endsSentence(strings.TrimRight(last, ",; ")) {
+		return " "
+	}
+	return ". "
+}
+
+func endsSentence(text string) bool {
+	last, _ := utf8.DecodeLastRuneInString(text)
+	return strings.ContainsRune(".!?:…。！？؟।", last)
+}
+
 // speak says a text, up to the limit.
 func (v *voice) speak(text string) {
-	if text == "" {
+	if text == "" || v.full {
 		return
 	}
 	if v.paused {
-		text, v.paused = "\n\n"+text, false
+		text, v.paused = v.gap()+text, false
 	}
-	if n := utf8.RuneCountInString(text); v.limit > 0 && v.count+n >= v.limit { // the last character may have to be the ellipsis
-		runes := []rune(text)
-		room := max(0, v.limit-v.count-1)
-		v.over += string(runes[room:])
-		text = string(runes[:room])
-	}
-	if text == "" {
+	v.held += text
+	whole := v.size.Plus(render.SizeOf(v.held))
+	if v.limit.Holds(whole.Plus(render.SizeOf(strings.Repeat("-", nearLimit)))) {
+		v.tell(len(v.held))
 		return
 	}
-	v.count += utf8.RuneCountInString(text)
-	v.said.WriteString(text)
-	v.say(text)
+	v.full = !v.limit.Holds(whole)
+	mark := render.SizeOf(" " + v.limit.Mark)
+	end, word := 0, 0 // of what leaves room for the mark: of a cluster, and of a word
+	size, inWord := v.size, false
+	for rest, state := v.held, -1; rest != ""; {
+		var cluster string
+		cluster, rest, _, state = uniseg.FirstGraphemeClusterInString(rest, state)
+		space := strings.TrimSpace(cluster) == ""
+		if space && inWord {
+			word = end
+		}
+		inWord = !space
+		if size = size.Plus(render.SizeOf(cluster)); !v.limit.Holds(size.Plus(mark)) {
+			break
+		}
+		end += len(cluster)
+	}
+	if v.full && end-word > tooShort || v.full && v.said.Len()+word == 0 {
+		word = end
+	}
+	v.tell(word)
 }
 
-// end says what is left, and returns all that was said.
-func (v *voice) end() string {
-	v.pause()
-	if last := v.over; last != "" {
-		if utf8.RuneCountInString(last) > 1 {
-			last = "…"
-		}
-		v.said.WriteString(last)
-		v.say(last)
+// tell says the first so many bytes of what is held.
+func (v *voice) tell(n int) {
+	text := v.held[:n]
+	v.held = v.held[n:]
+	if text != "" {
+		v.size = v.size.Plus(render.SizeOf(text))
+		v.said.WriteString(text)
+		v.say(text)
 	}
-	return v.said.String()
+}
+
+// end says what is left, and returns the reply: its text is all that was said.
+func (v *voice) end() render.Rendered {
+	v.pause()
+	if v.over && !v.full {
+		v.tell(len(v.held))
+		v.full = true
+	}
+	var shown render.Rendered
+	if v.channel == store.Gmail || v.channel == store.Outlook || v.full && v.said.Len() == 0 {
+		shown = render.Render(v.channel, v.heard.String(), v.maxLength)
+	}
+	switch {
+	case !v.full:
+	case v.said.Len() == 0: // nothing of it leaves room for the mark
+		v.held = shown.Text
+	case endsSentence(v.said.String()) && v.limit.Mark != "":
+		v.held = " " + v.limit.Mark
+	default:
+		v.held = v.limit.Mark
+	}
+	v.tell(len(v.held))
+	shown.Text, shown.Truncated = v.said.String(), v.full || shown.Truncated
+	if v.channel == store.SMS {
+		shown.Segments, shown.Encoding = render.Segments(shown.Text)
+	}
+	return shown
 }

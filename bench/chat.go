@@ -130,7 +130,12 @@ func (r *rig) drive(ctx context.Context, url string, clients int) (load, error) 
 }
 
 func chat(ctx context.Context, client *http.Client, url, session string) (string, error) {
-	body := map[string]string{"message": "When are you open on Saturday?", "channel": "whatsapp"}
+	return say(ctx, client, url, session, "When are you open on Saturday?")
+}
+
+// say is a chat with a message of one's own.
+func say(ctx context.Context, client *http.Client, url, session, message string) (string, error) {
+	body := map[string]string{"message": message, "channel": "whatsapp"}
 	if session != "" {
 		body["session_id"] = session
 	}

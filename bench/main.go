@@ -26,6 +26,7 @@ var benches = []struct {
 	{"chat", benchChat},
 	{"deliver", benchDeliver},
 	{"fair", benchFair},
+	{"backlog", benchBacklog},
 	{"feed", benchFeed},
 	{"turn", benchTurn},
 	{"fanout", benchFanout},

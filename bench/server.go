@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,6 +47,7 @@ type server struct {
 	cmd   *exec.Cmd
 	log   string
 	url   string
+	pid   atomic.Int64
 	start time.Duration // from the exec to the first 200 of /readyz
 }
 
@@ -104,12 +106,23 @@ func (r *rig) start(ctx context.Context, env ...string) (s *server, err error) {
 		}
 		s.cmd.Env = append(s.cmd.Env, "BENCH_CPUPROFILE="+profile)
 	}
+	s.Cleanup(s.complain)
 	return s, s.up(r.profiles != "")
+}
+
+// restart kills the process, and starts another one in its place.
+func (s *server) restart() error {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+	again := exec.CommandContext(s.ctx, s.cmd.Path)
+	again.Dir, again.Env = s.cmd.Dir, s.cmd.Env
+	s.cmd = again
+	return s.up(false)
 }
 
 // up starts the process and waits until it is ready.
 func (s *server) up(profiled bool) error {
-	log, err := os.Create(s.log)
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -119,16 +132,17 @@ func (s *server) up(profiled bool) error {
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}
+	s.pid.Store(int64(s.cmd.Process.Pid))
+	cmd := s.cmd
 	s.Cleanup(func() {
 		if profiled { // it writes its profile and ends
-			_ = s.cmd.Process.Signal(syscall.SIGUSR2)
-			late := time.AfterFunc(5*time.Second, func() { _ = s.cmd.Process.Kill() })
+			_ = cmd.Process.Signal(syscall.SIGUSR2)
+			late := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
 			defer late.Stop()
 		} else {
-			_ = s.cmd.Process.Kill()
+			_ = cmd.Process.Kill()
 		}
-		_ = s.cmd.Wait()
-		s.complain()
+		_ = cmd.Wait()
 	})
 	for time.Since(began) < 10*time.Second {
 		if res, err := http.Get(s.url + "/readyz"); err == nil {

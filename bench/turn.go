@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,14 +21,14 @@ const (
 	modelThinks = 30 * time.Millisecond // to its first token
 	modelToken  = 3 * time.Millisecond  // from one to the next
 	modelTokens = 10
-	modelTime   = modelThinks + modelTokens*modelToken
-	turnMeasure = 4 * time.Second
+	turnsEach   = 8 // of a session: then it begins a new one, so that histories stay short
 )
 
 // benchTurn measures what a turn costs over its model's own time, against a bare proxy to the same model server: Parley stores
-// each turn durably, with its events, and the proxy nothing. A thousand sessions at once must each get their own answer.
+// each turn durably, with its events, and the proxy nothing. Every session must get its own answers and have its own history, a
+// thousand at once too.
 func benchTurn(ctx context.Context, r *rig) error {
-	model := &modelServer{first: map[string]time.Time{}}
+	model := &modelServer{spans: map[string]span{}}
 	stage := newStage(ctx)
 	defer stage.end()
 	address, err := listen(stage, model)
@@ -51,17 +52,17 @@ func benchTurn(ctx context.Context, r *rig) error {
 	}
 	defer s.end()
 	for _, sessions := range []int{16, 256} {
-		ours, err := model.drive(ctx, sessions, func(token string) (*http.Request, error) { return streamedChat(ctx, s.url, token) })
+		ours, err := model.drive(ctx, sessions, r.measure, func(token, session string) (*http.Request, error) { return streamedChat(ctx, s.url, token, session) })
 		if err != nil {
 			return err
 		}
-		theirs, err := model.drive(ctx, sessions, func(token string) (*http.Request, error) { return completion(ctx, proxied, token) })
+		theirs, err := model.drive(ctx, sessions, r.measure, func(token, _ string) (*http.Request, error) { return completion(ctx, proxied, token) })
 		if err != nil {
 			return err
 		}
 		fmt.Printf("turn, %s, %d sessions: parley over the model's own time %v   bare proxy %v\n", r.mode, sessions, ours, theirs)
 	}
-	thousand, err := model.drive(ctx, 1000, func(token string) (*http.Request, error) { return streamedChat(ctx, s.url, token) })
+	thousand, err := model.drive(ctx, 1000, r.measure, func(token, session string) (*http.Request, error) { return streamedChat(ctx, s.url, token, session) })
 	if err != nil {
 		return err
 	}
@@ -69,11 +70,18 @@ func benchTurn(ctx context.Context, r *rig) error {
 	return nil
 }
 
-// modelServer speaks chat completions: it repeats the last word it was told, a token of the caller's.
+// modelServer speaks chat completions: it repeats the last word it was told, a token of the caller's. It refuses a history that
+// holds the token of another session.
 type modelServer struct {
 	mu    sync.Mutex
-	first map[string]time.Time // when the first token of an answer was written, by the caller's token
+	spans map[string]span // of its answers, by the caller's token
 }
+
+// span is when the model server was asked, when it wrote the first token of its answer, and when the last.
+type span struct{ asked, first, done time.Time }
+
+// callersToken is one: the first number counts a session's turns, the second is the session.
+var callersToken = regexp.MustCompile(`Token\d+of(\d+)end`)
 
 func (m *modelServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var in struct {
@@ -85,8 +93,17 @@ func (m *modelServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	words := strings.Fields(in.Messages[len(in.Messages)-1].Content)
-	token := words[len(words)-1]
+	times := span{asked: time.Now()}
+	token, session := "", ""
+	for _, message := range in.Messages {
+		for _, found := range callersToken.FindAllStringSubmatch(message.Content, -1) {
+			if session != "" && session != found[1] {
+				http.Error(w, "a history of two sessions: "+token+" and "+found[0], http.StatusBadRequest)
+				return
+			}
+			token, session = found[0], found[1]
+		}
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	flush := http.NewResponseController(w)
 	send := func(content, finish string) {
@@ -102,9 +119,7 @@ func (m *modelServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if pause(r.Context(), modelThinks) != nil {
 		return
 	}
-	m.mu.Lock()
-	m.first[token] = time.Now()
-	m.mu.Unlock()
+	times.first = time.Now()
 	send(token, "")
 	for range modelTokens {
 		if pause(r.Context(), modelToken) != nil {
@@ -112,6 +127,10 @@ func (m *modelServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		send(" word", "")
 	}
+	times.done = time.Now()
+	m.mu.Lock()
+	m.spans[token] = times
+	m.mu.Unlock()
 	send("", "stop")
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
 }
@@ -128,24 +147,29 @@ func (o overhead) String() string {
 	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, first token p50 %.2f ms, p99 %.2f ms (%d turns)", ms(o.p50), ms(o.p99), ms(o.firstP50), ms(o.firstP99), o.turns)
 }
 
-func (m *modelServer) drive(ctx context.Context, sessions int, request func(token string) (*http.Request, error)) (overhead, error) {
+func (m *modelServer) drive(ctx context.Context, sessions int, measure time.Duration, request func(token, session string) (*http.Request, error)) (overhead, error) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: sessions}}
 	defer client.CloseIdleConnections()
 	var mu sync.Mutex
 	var whole, first []time.Duration
 	var failed error
 	var wg sync.WaitGroup
-	until := time.Now().Add(turnMeasure)
+	until := time.Now().Add(measure)
 	for i := range sessions {
 		wg.Go(func() {
+			session := ""
 			for n := 0; time.Now().Before(until) && ctx.Err() == nil; n++ {
-				token := fmt.Sprintf("Token%dof%d", n, i)
+				if n%turnsEach == 0 {
+					session = ""
+				}
+				token := fmt.Sprintf("Token%dof%dend", n, i)
 				began := time.Now()
-				heard, err := m.once(client, request, token)
+				heard, next, err := m.once(client, request, token, session)
 				took := time.Since(began)
+				session = next
 				m.mu.Lock()
-				wrote := m.first[token]
-				delete(m.first, token)
+				model := m.spans[token]
+				delete(m.spans, token)
 				m.mu.Unlock()
 				mu.Lock()
 				if err != nil {
@@ -153,7 +177,7 @@ func (m *modelServer) drive(ctx context.Context, sessions int, request func(toke
 					mu.Unlock()
 					return
 				}
-				whole, first = append(whole, took-modelTime), append(first, heard.Sub(wrote))
+				whole, first = append(whole, took-model.done.Sub(model.asked)), append(first, heard.Sub(model.first))
 				mu.Unlock()
 			}
 		})
@@ -167,15 +191,15 @@ func (m *modelServer) drive(ctx context.Context, sessions int, request func(toke
 	return overhead{len(whole), whole[len(whole)/2], whole[len(whole)*99/100], first[len(first)/2], first[len(first)*99/100]}, nil
 }
 
-// once makes a request, and returns when its token was first heard.
-func (m *modelServer) once(client *http.Client, request func(token string) (*http.Request, error), token string) (heard time.Time, err error) {
-	req, err := request(token)
+// once makes a request, and returns when its token was first heard, and the session to go on with.
+func (m *modelServer) once(client *http.Client, request func(token, session string) (*http.Request, error), token, session string) (heard time.Time, next string, err error) {
+	req, err := request(token, session)
 	if err != nil {
-		return heard, err
+		return heard, "", err
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return heard, err
+		return heard, "", err
 	}
 	defer func() { _ = res.Body.Close() }()
 	var all bytes.Buffer
@@ -190,18 +214,31 @@ func (m *modelServer) once(client *http.Client, request func(token string) (*htt
 			break
 		}
 		if err != nil {
-			return heard, fmt.Errorf("%s after %q: %w", req.URL, all.String(), err)
+			return heard, "", fmt.Errorf("%s after %q: %w", req.URL, all.String(), err)
+		}
+	}
+	for _, found := range callersToken.FindAllString(all.String(), -1) {
+		if found != token {
+			return heard, "", fmt.Errorf("the answer to %s holds %s: %.300s", token, found, &all)
 		}
 	}
 	if res.StatusCode != http.StatusOK || heard.IsZero() {
-		return heard, fmt.Errorf("status %d, without the answer to %s: %.300s", res.StatusCode, token, &all)
+		return heard, "", fmt.Errorf("status %d, without the answer to %s: %.300s", res.StatusCode, token, &all)
 	}
-	return heard, nil
+	if found := sessionOf.FindSubmatch(all.Bytes()); found != nil {
+		next = string(found[1])
+	}
+	return heard, next, nil
 }
 
-func streamedChat(ctx context.Context, url, token string) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/agents/demo/chat",
-		strings.NewReader(`{"message": "Say `+token+`", "channel": "whatsapp"}`))
+var sessionOf = regexp.MustCompile(`"session_id":"([^"]+)"`)
+
+func streamedChat(ctx context.Context, url, token, session string) (*http.Request, error) {
+	body := `{"message": "Say ` + token + `", "channel": "whatsapp"}`
+	if session != "" {
+		body = `{"message": "Say ` + token + `", "channel": "whatsapp", "session_id": "` + session + `"}`
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/agents/demo/chat", strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

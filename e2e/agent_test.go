@@ -38,9 +38,13 @@ func completions(t *testing.T, scripts ...[]string) *llm {
 		l.mu.Unlock()
 		w.Header().Set("Content-Type", "text/event-stream")
 		for _, delta := range script {
-			if delta == "gate" {
+			switch delta {
+			case "gate":
 				<-l.gate
 				continue
+			case "refuse":
+				w.WriteHeader(http.StatusBadRequest)
+				return
 			}
 			_, _ = fmt.Fprintf(w, "data: %s\n\n", delta)
 			_ = http.NewResponseController(w).Flush()
@@ -55,6 +59,19 @@ func (l *llm) request(i int) object {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.requests[i]
+}
+
+// again has the scripts begin anew.
+func (l *llm) again() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.requests = nil
+}
+
+func (l *llm) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.requests)
 }
 
 func chunk(delta object, finish any) string {
@@ -281,7 +298,15 @@ func TestFaultyTools(t *testing.T) {
 			{"name": "no name", "description": "", "url": "http://127.0.0.1", "parameters": object{"type": 5}, "method": "TRACE", "headers": object{"Host": "x"}},
 			{"name": "file", "description": "x", "url": "https://example.com", "parameters": object{"$ref": "file:///etc/passwd"}, "requiresApproval": true},
 			{"name": "file", "description": "x", "url": "https://example.com", "parameters": object{"type": "object"}, "timeoutSeconds": 999},
+			{"name": "handoff_to_human", "description": "x", "url": "https://example.com", "parameters": object{"$ref": "https://example.com/schema"}},
+			{"name": "list", "description": "x", "url": "https://169.254.169.254/latest", "parameters": object{"type": "array"}},
 		},
+		"mcpServers": []object{
+			{"name": "a_b", "url": "http://localhost/mcp", "headers": object{"Content-Length": "1"}},
+			{"name": "a", "url": "https://example.com", "timeoutSeconds": 0},
+			{"name": "a", "url": "https://example.com"},
+		},
+		"channelProfiles": []object{{"channel": "SMS", "instructions": "Be {{kind}}.", "maxLength": 0}},
 	}})
 	var got []string
 	for _, f := range at(answer, "errors", 0, "extensions", "validation").([]any) {
@@ -291,7 +316,9 @@ func TestFaultyTools(t *testing.T) {
 	for _, want := range []string{
 		"input,prompt", "input,model,baseUrl", "input,model,fallback,fallback", "input,tools,0,name", "input,tools,0,description", "input,tools,0,url",
 		"input,tools,0,parameters", "input,tools,0,method", "input,tools,0,headers,Host", "input,tools,1,parameters", "input,tools,1,requiresApproval",
-		"input,tools,2,name", "input,tools,2,timeoutSeconds",
+		"input,tools,2,name", "input,tools,2,timeoutSeconds", "input,tools,3,name", "input,tools,3,parameters", "input,tools,4,url",
+		"input,tools,4,parameters", "input,mcpServers,0,name", "input,mcpServers,0,url", "input,mcpServers,0,headers,Content-Length",
+		"input,mcpServers,1,timeoutSeconds", "input,mcpServers,2,name", "input,channelProfiles,0,instructions", "input,channelProfiles,0,maxLength",
 	} {
 		if !strings.Contains(all+"\n", want+"\n") {
 			t.Errorf("no fault at %s", want)

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"testing"
 )
 
@@ -42,10 +43,37 @@ func TestHostileAddressesAreRefused(t *testing.T) {
 		try("webhookUrl", query, in)
 		query, in = agent(object{"model": object{"provider": "OPENAI", "baseUrl": url}})
 		try("baseUrl", query, in)
+		for _, where := range []string{"OPENAI", "ANTHROPIC"} {
+			query, in = agent(object{"model": object{"provider": "EMBEDDED", "fallback": object{"provider": where, "baseUrl": url}}})
+			try("a fallback's baseUrl", query, in)
+		}
+		query, in = agent(object{"mcpServers": []any{object{"name": "m", "url": url}}})
+		try("an MCP server's url", query, in)
 		query, in = agent(object{"tools": []any{object{"name": "t", "description": "d", "parameters": object{}, "url": url}}})
 		try("a tool's url", query, in)
 	}
 	if _, _, list := s.call("GET", "/v1/webhooks", withToken(token), ""); len(list.([]any)) != 1 || at(list, 0, "url") != "https://example.com/hook" {
 		t.Errorf("something was stored: %v", list)
+	}
+}
+
+// TestEgressProxy: with a proxy every delivery goes by way of it, and its refusal is told from the receiver's.
+func TestEgressProxy(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 100)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Method + " " + r.Host
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(proxy.Close)
+	s := start(t, "PARLEY_EGRESS_PROXY="+proxy.URL, "PARLEY_ALLOW_PRIVATE_WEBHOOKS=false", "PARLEY_DELIVERY_RETRIES=0")
+	id, _ := s.register("https://receiver.example/hook", "run.finished")
+	s.chat("Hello", "")
+	if got := <-asked; got != "CONNECT receiver.example:443" {
+		t.Errorf("the proxy was asked to %s", got)
+	}
+	eventually(t, "failed", func() bool { return len(s.list(id, "FAILED")) == 1 })
+	if _, _, d := s.attempts(at(s.list(id, "FAILED"), 0, "id")); at(d, "attempts", 0, "error") != "proxy" || at(d, "attempts", 0, "remoteAddress") != proxy.Listener.Addr().String() {
+		t.Errorf("refused by the proxy: %v", d)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -39,6 +40,9 @@ type failure struct {
 	strike     func(r *rig)     // or what is done to the servers, once
 	production bool             // it needs Redis and PostgreSQL
 	answer     http.HandlerFunc // or what the receiver does to a part of the requests
+	slow       bool             // or the receiver takes its time for a part of them
+	relayed    bool             // the last replica has a way of its own to Redis
+	several    bool             // more businesses chat, each with an endpoint of its own
 }
 
 var failures = []failure{
@@ -51,15 +55,18 @@ var failures = []failure{
 	{name: "kill -9 at any moment", strike: func(r *rig) {
 		victim := r.servers[r.random(len(r.servers))]
 		victim.kill()
+		r.crashed()
 		victim.up()
 	}},
-	{name: "stop (SIGTERM) at any moment", strike: func(r *rig) {
+	{name: "kill -9 at any moment, several businesses at once", several: true, strike: func(r *rig) {
 		victim := r.servers[r.random(len(r.servers))]
-		if code := victim.stop(); code != 0 {
-			r.t.Errorf("a server ended with %d:\n%s", code, victim.log())
-		}
+		victim.kill()
+		r.crashed()
 		victim.up()
 	}},
+	{name: "stop (SIGTERM) at any moment", strike: stopServer},
+	{name: "stop (SIGTERM) with slow attempts in flight", strike: stopSlowly, slow: true},
+	{name: "a replica sleeps for longer than its lease (SIGSTOP)", production: true, strike: pauseReplica},
 	{name: "receiver resets in mid-body", answer: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "1000")
 		w.WriteHeader(http.StatusInternalServerError)
@@ -80,6 +87,9 @@ var failures = []failure{
 		_ = r.bell.Signal(syscall.SIGCONT)
 		r.redis("ok")
 	}},
+	{name: "one replica alone loses Redis", production: true, strike: loseRedis, relayed: true},
+	{name: "PostgreSQL pauses", production: true, strike: pausePostgres},
+	{name: "the connection is lost in a commit", production: true, strike: doubtCommits},
 	{name: "PostgreSQL restarts after a kill -9", production: true, strike: func(r *rig) {
 		r.postgres.Kill()
 		eventually(r.t, "PostgreSQL is away", func() bool {
@@ -87,6 +97,7 @@ var failures = []failure{
 			return err == nil && status == http.StatusServiceUnavailable
 		})
 		r.postgres.Up()
+		r.allowed += len(r.servers) * (endpointInFlight + oneBatch)
 	}},
 }
 
@@ -161,10 +172,17 @@ type rig struct {
 	postgres *servers.Postgres
 	received *receiver
 
+	callers    []caller
+	database   string // its address; empty: a SQLite file
+	toRedis    *relay // through which the last replica reaches Redis
+	toPostgres *relay // through which all of them reach PostgreSQL
+	asleep     atomic.Pointer[server]
+	slow       atomic.Int64 // requests that wait at a slow receiver
+
 	mu           sync.Mutex // guards what follows
 	rnd          *rand.Rand
 	acknowledged []string // ids of the messages of answered turns, the user's turn being told by its reply
-	crashes      int
+	allowed      int      // doubles
 	resets       int
 	requests     int
 	arrived      map[string]bool    // by event
@@ -189,8 +207,17 @@ func newRig(t *testing.T, mode, deadly string, f failure, rnd *rand.Rand) *rig {
 		r.servers[0].up()
 	} else {
 		r.postgres = servers.NewPostgres(t)
-		fleet := productionOn(t, r.postgres.Database(t), 2, env...)
+		r.database = r.postgres.Database(t)
+		r.toPostgres = newRelay(t, r.postgres.Addr)
+		fleet := productionOn(t, through(r.database, r.toPostgres.addr), 2, env...)
 		r.servers, r.bell = fleet.replicas, fleet.bell
+		if f.relayed {
+			r.toRedis = newRelay(t, r.bell.Addr)
+			last := r.servers[len(r.servers)-1]
+			last.kill()
+			last.env = append(last.env[:len(last.env):len(last.env)], "PARLEY_REDIS_URL=redis://"+r.toRedis.addr)
+			last.up()
+		}
 		for _, s := range r.servers {
 			s.env = append(s.env[:len(s.env):len(s.env)], "PARLEY_ADDR="+s.url()[len("http://"):]) // the same after each start
 		}
@@ -201,12 +228,16 @@ func newRig(t *testing.T, mode, deadly string, f failure, rnd *rand.Rand) *rig {
 	r.received = receive(t, func(_ int, w http.ResponseWriter, req *http.Request) {
 		r.mu.Lock()
 		reset := r.f.answer != nil && r.rnd.IntN(3) == 0
+		slow := r.f.slow && r.rnd.IntN(10) == 0
 		if reset {
 			r.resets++
 		}
 		r.mu.Unlock()
-		if reset {
+		switch {
+		case reset:
 			r.f.answer(w, req)
+		case slow:
+			answerSlowly(r, req)
 		}
 	})
 	taken := make(chan struct{})
@@ -218,6 +249,12 @@ func newRig(t *testing.T, mode, deadly string, f failure, rnd *rand.Rand) *rig {
 	}()
 	t.Cleanup(func() { r.received.Close(); close(r.received.came); <-taken })
 	r.servers[0].register(r.received.URL, everything...)
+	r.callers = []caller{{apiKey, "demo"}}
+	if f.several {
+		for i := range 5 {
+			r.callers = append(r.callers, r.business(fmt.Sprint("business ", i)))
+		}
+	}
 	r.cursor = at(r.servers[0].query(token, `{feedCursor}`, nil), "feedCursor")
 	return r
 }
@@ -250,15 +287,15 @@ func (r *rig) take(h hook) {
 }
 
 // client chats until ctx ends, with whichever server answers.
-func (r *rig) client(ctx context.Context) {
+func (r *rig) client(ctx context.Context, as caller) {
 	session := ""
 	for ctx.Err() == nil {
-		s := r.servers[r.random(len(r.servers))]
+		s := r.pick()
 		body := object{"message": "When are you open?", "channel": "sms"}
 		if session != "" {
 			body["session_id"] = session
 		}
-		status, _, raw, err := s.try(context.Background(), "POST", "/agents/demo/chat", withKey(apiKey), encode(body))
+		status, _, raw, err := s.try(context.Background(), "POST", "/agents/"+as.agent+"/chat", withKey(as.key), encode(body))
 		var answer struct {
 			SessionID string `json:"session_id"`
 			MessageID string `json:"message_id"`
@@ -296,17 +333,27 @@ func (r *rig) redis(want string) {
 	r.t.Helper()
 	for _, s := range r.servers {
 		eventually(r.t, "redis "+want, func() bool {
-			_, _, raw, err := s.try(context.Background(), "GET", "/readyz", nil, "")
-			return err == nil && strings.Contains(string(raw), `"redis":"`+want+`"`)
+			return r.redisAt(s) == want
 		})
 	}
+}
+
+func (r *rig) redisAt(s *server) string {
+	_, _, raw, err := s.try(context.Background(), "GET", "/readyz", nil, "")
+	var ready struct {
+		Redis string `json:"redis"`
+	}
+	if err != nil || json.Unmarshal(raw, &ready) != nil {
+		return ""
+	}
+	return ready.Redis
 }
 
 // follow is a subscriber that resumes from its last cursor, at whichever server lives, until ctx ends. Each event must come
 // once, and those of a session without a gap.
 func (r *rig) follow(ctx context.Context) {
 	for ctx.Err() == nil {
-		s := r.servers[r.random(len(r.servers))]
+		s := r.pick()
 		dialer := websocket.Dialer{Subprotocols: []string{"graphql-transport-ws"}, HandshakeTimeout: patience}
 		conn, _, err := dialer.DialContext(ctx, "ws"+strings.TrimPrefix(s.url(), "http")+"/graphql", nil)
 		if err != nil {
@@ -371,8 +418,8 @@ func (r *rig) show(edge any) {
 func (r *rig) run() string {
 	ctx, stop := context.WithCancel(r.t.Context())
 	var clients, follower sync.WaitGroup
-	for range 6 {
-		clients.Go(func() { r.client(ctx) })
+	for i := range 6 {
+		clients.Go(func() { r.client(ctx, r.callers[i%len(r.callers)]) })
 	}
 	following, unfollow := context.WithCancel(r.t.Context())
 	follower.Go(func() { r.follow(following) })
@@ -387,7 +434,6 @@ func (r *rig) run() string {
 			r.die()
 		case r.f.strike != nil:
 			r.f.strike(r)
-			r.crashes++
 		}
 	}
 	stop() // at once: no later bell is to heal what the last failure left
@@ -415,6 +461,11 @@ func (r *rig) run() string {
 				return false
 			}
 		}
+		for _, id := range r.acknowledged { // of other businesses too, whose feeds nobody reads here
+			if !r.messages[id] {
+				return false
+			}
+		}
 		return true
 	})
 	r.mu.Lock()
@@ -424,14 +475,9 @@ func (r *rig) run() string {
 			r.t.Errorf("run %s ended %d times", run, n)
 		}
 	}
-	for _, id := range r.acknowledged {
-		if !r.messages[id] {
-			r.t.Errorf("the reply %s was given to a client, and never sent", id)
-		}
-	}
 	doubles := r.requests - len(r.arrived) - r.resets
-	if limit := r.crashes * (8 + 250); doubles > limit {
-		r.t.Errorf("%d doubles at the receiver, %d are what was in flight and one batch", doubles, limit)
+	if doubles > r.allowed {
+		r.t.Errorf("%d doubles at the receiver, %d are what was in flight and one batch", doubles, r.allowed)
 	}
 	if r.t.Failed() {
 		return "✗"
@@ -446,9 +492,11 @@ func (r *rig) die() {
 	base := make([][]string, len(r.servers))
 	for i, s := range r.servers {
 		s.kill()
-		r.crashes++
 		base[i] = s.env
 		s.env = append(slices.Clone(s.env), fmt.Sprintf("PARLEY_FAILPOINT=%s=%d", r.f.point, 1+r.random(15)))
+	}
+	r.crashed()
+	for _, s := range r.servers {
 		s.launch()
 	}
 	died := func(s *server) bool {
@@ -467,8 +515,8 @@ func (r *rig) die() {
 	for i, s := range r.servers {
 		s.env = base[i]
 	}
+	r.crashed()
 	r.servers[first].up()
-	r.crashes++
 	target := r.answered() + 10
 	for i, s := range r.servers {
 		if i == first {
@@ -476,7 +524,7 @@ func (r *rig) die() {
 		}
 		eventually(r.t, "taken over", func() bool { return died(s) || r.answered() >= target })
 		s.kill()
-		r.crashes++
+		r.crashed()
 		s.up()
 	}
 }

@@ -24,6 +24,7 @@ type fleet struct {
 	database string
 	bell     *servers.Server
 	env      []string
+	dir      string // where commands run; empty: here
 	replicas []*server
 }
 
@@ -62,7 +63,7 @@ var secretLine = regexp.MustCompile(`(?m)^(business|API key|access token) +(\S+)
 func (f *fleet) tenant(name string) tenant {
 	f.t.Helper()
 	cmd := exec.Command(binary, "business", "create", name)
-	cmd.Env = append(clean(), f.env...)
+	cmd.Env, cmd.Dir = append(clean(), f.env...), f.dir
 	out, err := cmd.Output()
 	found := secretLine.FindAllSubmatch(out, -1)
 	if err != nil || len(found) != 3 {

@@ -59,6 +59,7 @@ type ComplexityRoot struct {
 	Agent struct {
 		ChannelProfiles func(childComplexity int) int
 		CreatedAt       func(childComplexity int) int
+		Handoff         func(childComplexity int) int
 		ID              func(childComplexity int) int
 		Knowledge       func(childComplexity int) int
 		McpServers      func(childComplexity int) int
@@ -116,8 +117,10 @@ type ComplexityRoot struct {
 
 	ChatReply struct {
 		Channel   func(childComplexity int) int
+		Handoff   func(childComplexity int) int
 		MessageID func(childComplexity int) int
 		Model     func(childComplexity int) int
+		Rendering func(childComplexity int) int
 		Reply     func(childComplexity int) int
 		RunID     func(childComplexity int) int
 		SessionID func(childComplexity int) int
@@ -206,6 +209,11 @@ type ComplexityRoot struct {
 		Node   func(childComplexity int) int
 	}
 
+	Handoff struct {
+		Reason  func(childComplexity int) int
+		Summary func(childComplexity int) int
+	}
+
 	Knowledge struct {
 		Text  func(childComplexity int) int
 		Title func(childComplexity int) int
@@ -239,6 +247,7 @@ type ComplexityRoot struct {
 		CreatedAt      func(childComplexity int) int
 		Direction      func(childComplexity int) int
 		ID             func(childComplexity int) int
+		Rendering      func(childComplexity int) int
 		Sequence       func(childComplexity int) int
 		SessionID      func(childComplexity int) int
 		Text           func(childComplexity int) int
@@ -298,6 +307,13 @@ type ComplexityRoot struct {
 		WebhookEndpoints func(childComplexity int) int
 	}
 
+	Rendering struct {
+		Encoding  func(childComplexity int) int
+		HTML      func(childComplexity int) int
+		Segments  func(childComplexity int) int
+		Truncated func(childComplexity int) int
+	}
+
 	ReplayJob struct {
 		CreatedAt  func(childComplexity int) int
 		EndpointID func(childComplexity int) int
@@ -322,6 +338,7 @@ type ComplexityRoot struct {
 		ConversationID func(childComplexity int) int
 		ErrorClass     func(childComplexity int) int
 		FinishedAt     func(childComplexity int) int
+		Handoff        func(childComplexity int) int
 		ID             func(childComplexity int) int
 		Model          func(childComplexity int) int
 		Reply          func(childComplexity int) int
@@ -565,6 +582,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Agent.CreatedAt(childComplexity), true
+	case "Agent.handoff":
+		if e.ComplexityRoot.Agent.Handoff == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Agent.Handoff(childComplexity), true
 	case "Agent.id":
 		if e.ComplexityRoot.Agent.ID == nil {
 			break
@@ -771,6 +794,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.ChatReply.Channel(childComplexity), true
+	case "ChatReply.handoff":
+		if e.ComplexityRoot.ChatReply.Handoff == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ChatReply.Handoff(childComplexity), true
 	case "ChatReply.messageId":
 		if e.ComplexityRoot.ChatReply.MessageID == nil {
 			break
@@ -783,6 +812,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.ChatReply.Model(childComplexity), true
+	case "ChatReply.rendering":
+		if e.ComplexityRoot.ChatReply.Rendering == nil {
+			break
+		}
+
+		return e.ComplexityRoot.ChatReply.Rendering(childComplexity), true
 	case "ChatReply.reply":
 		if e.ComplexityRoot.ChatReply.Reply == nil {
 			break
@@ -1130,6 +1165,19 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.ComplexityRoot.EventEdge.Node(childComplexity), true
 
+	case "Handoff.reason":
+		if e.ComplexityRoot.Handoff.Reason == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Handoff.Reason(childComplexity), true
+	case "Handoff.summary":
+		if e.ComplexityRoot.Handoff.Summary == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Handoff.Summary(childComplexity), true
+
 	case "Knowledge.text":
 		if e.ComplexityRoot.Knowledge.Text == nil {
 			break
@@ -1254,6 +1302,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Message.ID(childComplexity), true
+	case "Message.rendering":
+		if e.ComplexityRoot.Message.Rendering == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Message.Rendering(childComplexity), true
 	case "Message.sequence":
 		if e.ComplexityRoot.Message.Sequence == nil {
 			break
@@ -1655,6 +1709,31 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.ComplexityRoot.Query.WebhookEndpoints(childComplexity), true
 
+	case "Rendering.encoding":
+		if e.ComplexityRoot.Rendering.Encoding == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Rendering.Encoding(childComplexity), true
+	case "Rendering.html":
+		if e.ComplexityRoot.Rendering.HTML == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Rendering.HTML(childComplexity), true
+	case "Rendering.segments":
+		if e.ComplexityRoot.Rendering.Segments == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Rendering.Segments(childComplexity), true
+	case "Rendering.truncated":
+		if e.ComplexityRoot.Rendering.Truncated == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Rendering.Truncated(childComplexity), true
+
 	case "ReplayJob.createdAt":
 		if e.ComplexityRoot.ReplayJob.CreatedAt == nil {
 			break
@@ -1759,6 +1838,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Run.FinishedAt(childComplexity), true
+	case "Run.handoff":
+		if e.ComplexityRoot.Run.Handoff == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Run.Handoff(childComplexity), true
 	case "Run.id":
 		if e.ComplexityRoot.Run.ID == nil {
 			break
@@ -2457,6 +2542,8 @@ type Agent {
   webhookEndpoint: WebhookEndpoint
   "What happens to a turn while another one of the session runs."
   onConcurrent: ConcurrencyPolicy!
+  "Whether its model may ask for a person, by the tool ` + "`" + `handoff_to_human` + "`" + `."
+  handoff: Boolean!
   "When it was made."
   createdAt: Time!
   "When it was last changed."
@@ -2790,6 +2877,20 @@ type Message {
   sequence: Int!
   "When it was stored."
   createdAt: Time!
+  "How its channel shows it; null if there is nothing to say of that but the text."
+  rendering: Rendering
+}
+
+"How a channel shows an agent's reply, besides its text. What does not apply is null."
+type Rendering {
+  "Of an SMS: the messages that it is sent and charged as."
+  segments: Int
+  "Of an SMS: ` + "`" + `GSM-7` + "`" + `, or ` + "`" + `UCS-2` + "`" + ` if a character is not in that."
+  encoding: String
+  "Of an e-mail: the fragment of HTML to send beside the text."
+  html: String
+  "Whether the model had more to say: it was cut to what the channel or its profile takes, or the model's limit of tokens ended it."
+  truncated: Boolean!
 }
 
 "One turn of an agent: it thinks, and replies."
@@ -2816,8 +2917,18 @@ type Run {
   errorClass: String
   "What it replied."
   reply: Message
+  "Set if the agent asked for a person."
+  handoff: Handoff
   "What it came to, step by step."
   steps: [RunStep!]! @listSize(assumedSize: 4)
+}
+
+"An agent's wish that a person take over. In a chat it is for the business's backend to act on: the session stays as it was."
+type Handoff {
+  "Why, in the model's words."
+  reason: String!
+  "What was said so far, in the model's words, if it summed that up."
+  summary: String
 }
 
 "One call of the model in a run, with the tools that it called."
@@ -2916,6 +3027,10 @@ type ChatReply {
   model: String!
   "What it cost."
   usage: TokenUsage!
+  "Set if the agent asks for a person."
+  handoff: Handoff
+  "How the channel shows the reply; null if there is nothing to say of that but the text."
+  rendering: Rendering
 }
 
 "A user's message to an agent."
@@ -2990,6 +3105,8 @@ input AgentInput {
   webhookUrl: String
   "What happens to a turn while another one of the session runs."
   onConcurrent: ConcurrencyPolicy
+  "Whether its model may ask for a person. A new agent's may not: its business must be ready to act on it."
+  handoff: Boolean
 }
 
 "The language model of an agent."
@@ -3327,6 +3444,8 @@ func (ec *executionContext) childFields_Agent(ctx context.Context, field graphql
 		return ec.fieldContext_Agent_webhookEndpoint(ctx, field)
 	case "onConcurrent":
 		return ec.fieldContext_Agent_onConcurrent(ctx, field)
+	case "handoff":
+		return ec.fieldContext_Agent_handoff(ctx, field)
 	case "createdAt":
 		return ec.fieldContext_Agent_createdAt(ctx, field)
 	case "updatedAt":
@@ -3437,6 +3556,10 @@ func (ec *executionContext) childFields_ChatReply(ctx context.Context, field gra
 		return ec.fieldContext_ChatReply_model(ctx, field)
 	case "usage":
 		return ec.fieldContext_ChatReply_usage(ctx, field)
+	case "handoff":
+		return ec.fieldContext_ChatReply_handoff(ctx, field)
+	case "rendering":
+		return ec.fieldContext_ChatReply_rendering(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type ChatReply", field.Name)
 }
@@ -3603,6 +3726,16 @@ func (ec *executionContext) childFields_EventEdge(ctx context.Context, field gra
 	return nil, fmt.Errorf("no field named %q was found under type EventEdge", field.Name)
 }
 
+func (ec *executionContext) childFields_Handoff(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "reason":
+		return ec.fieldContext_Handoff_reason(ctx, field)
+	case "summary":
+		return ec.fieldContext_Handoff_summary(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type Handoff", field.Name)
+}
+
 func (ec *executionContext) childFields_Knowledge(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "title":
@@ -3675,6 +3808,8 @@ func (ec *executionContext) childFields_Message(ctx context.Context, field graph
 		return ec.fieldContext_Message_sequence(ctx, field)
 	case "createdAt":
 		return ec.fieldContext_Message_createdAt(ctx, field)
+	case "rendering":
+		return ec.fieldContext_Message_rendering(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type Message", field.Name)
 }
@@ -3713,6 +3848,20 @@ func (ec *executionContext) childFields_PageInfo(ctx context.Context, field grap
 		return ec.fieldContext_PageInfo_endCursor(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type PageInfo", field.Name)
+}
+
+func (ec *executionContext) childFields_Rendering(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "segments":
+		return ec.fieldContext_Rendering_segments(ctx, field)
+	case "encoding":
+		return ec.fieldContext_Rendering_encoding(ctx, field)
+	case "html":
+		return ec.fieldContext_Rendering_html(ctx, field)
+	case "truncated":
+		return ec.fieldContext_Rendering_truncated(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type Rendering", field.Name)
 }
 
 func (ec *executionContext) childFields_ReplayJob(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -3777,6 +3926,8 @@ func (ec *executionContext) childFields_Run(ctx context.Context, field graphql.C
 		return ec.fieldContext_Run_errorClass(ctx, field)
 	case "reply":
 		return ec.fieldContext_Run_reply(ctx, field)
+	case "handoff":
+		return ec.fieldContext_Run_handoff(ctx, field)
 	case "steps":
 		return ec.fieldContext_Run_steps(ctx, field)
 	}
@@ -5167,6 +5318,29 @@ func (ec *executionContext) fieldContext_Agent_onConcurrent(_ context.Context, f
 	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type ConcurrencyPolicy does not have child fields"))
 }
 
+func (ec *executionContext) _Agent_handoff(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Agent_handoff(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Handoff, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Agent_handoff(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Agent", field, false, false, errors.New("field of type Boolean does not have child fields"))
+}
+
 func (ec *executionContext) _Agent_createdAt(ctx context.Context, field graphql.CollectedField, obj *store.Agent) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -5929,6 +6103,70 @@ func (ec *executionContext) fieldContext_ChatReply_usage(_ context.Context, fiel
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return ec.childFields_TokenUsage(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ChatReply_handoff(ctx context.Context, field graphql.CollectedField, obj *agent.ChatReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ChatReply_handoff(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Handoff, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Handoff) graphql.Marshaler {
+			return ec.marshalOHandoff2ᚖparleyᚋstoreᚐHandoff(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_ChatReply_handoff(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ChatReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Handoff(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ChatReply_rendering(ctx context.Context, field graphql.CollectedField, obj *agent.ChatReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ChatReply_rendering(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Rendering, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Rendering) graphql.Marshaler {
+			return ec.marshalORendering2ᚖparleyᚋstoreᚐRendering(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_ChatReply_rendering(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ChatReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Rendering(ctx, field)
 		},
 	}
 	return fc, nil
@@ -7242,6 +7480,52 @@ func (ec *executionContext) fieldContext_EventEdge_node(_ context.Context, field
 	return fc, nil
 }
 
+func (ec *executionContext) _Handoff_reason(ctx context.Context, field graphql.CollectedField, obj *store.Handoff) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Handoff_reason(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Reason, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Handoff_reason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Handoff", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Handoff_summary(ctx context.Context, field graphql.CollectedField, obj *store.Handoff) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Handoff_summary(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Summary, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Handoff_summary(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Handoff", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
 func (ec *executionContext) _Knowledge_title(ctx context.Context, field graphql.CollectedField, obj *store.Knowledge) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -7769,6 +8053,38 @@ func (ec *executionContext) _Message_createdAt(ctx context.Context, field graphq
 }
 func (ec *executionContext) fieldContext_Message_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Message", field, false, false, errors.New("field of type Time does not have child fields"))
+}
+
+func (ec *executionContext) _Message_rendering(ctx context.Context, field graphql.CollectedField, obj *store.Message) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Message_rendering(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Rendering, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Rendering) graphql.Marshaler {
+			return ec.marshalORendering2ᚖparleyᚋstoreᚐRendering(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Message_rendering(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Message",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Rendering(ctx, field)
+		},
+	}
+	return fc, nil
 }
 
 func (ec *executionContext) _Model_provider(ctx context.Context, field graphql.CollectedField, obj *store.Model) (ret graphql.Marshaler) {
@@ -9383,6 +9699,98 @@ func (ec *executionContext) fieldContext_Query___schema(_ context.Context, field
 	return fc, nil
 }
 
+func (ec *executionContext) _Rendering_segments(ctx context.Context, field graphql.CollectedField, obj *store.Rendering) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Rendering_segments(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Segments, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Rendering_segments(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Rendering", field, false, false, errors.New("field of type Int does not have child fields"))
+}
+
+func (ec *executionContext) _Rendering_encoding(ctx context.Context, field graphql.CollectedField, obj *store.Rendering) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Rendering_encoding(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Encoding, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Rendering_encoding(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Rendering", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Rendering_html(ctx context.Context, field graphql.CollectedField, obj *store.Rendering) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Rendering_html(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.HTML, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Rendering_html(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Rendering", field, false, false, errors.New("field of type String does not have child fields"))
+}
+
+func (ec *executionContext) _Rendering_truncated(ctx context.Context, field graphql.CollectedField, obj *store.Rendering) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Rendering_truncated(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Truncated, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Rendering_truncated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Rendering", field, false, false, errors.New("field of type Boolean does not have child fields"))
+}
+
 func (ec *executionContext) _ReplayJob_id(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -9957,6 +10365,38 @@ func (ec *executionContext) fieldContext_Run_reply(_ context.Context, field grap
 		IsResolver: true,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return ec.childFields_Message(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Run_handoff(ctx context.Context, field graphql.CollectedField, obj *store.Run) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Run_handoff(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Handoff(), nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *store.Handoff) graphql.Marshaler {
+			return ec.marshalOHandoff2ᚖparleyᚋstoreᚐHandoff(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Run_handoff(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Run",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Handoff(ctx, field)
 		},
 	}
 	return fc, nil
@@ -12250,7 +12690,7 @@ func (ec *executionContext) unmarshalInputAgentInput(ctx context.Context, obj an
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"name", "prompt", "model", "knowledge", "tools", "mcpServers", "channelProfiles", "webhookUrl", "onConcurrent"}
+	fieldsInOrder := [...]string{"name", "prompt", "model", "knowledge", "tools", "mcpServers", "channelProfiles", "webhookUrl", "onConcurrent", "handoff"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -12322,6 +12762,13 @@ func (ec *executionContext) unmarshalInputAgentInput(ctx context.Context, obj an
 				return it, err
 			}
 			it.OnConcurrent = data
+		case "handoff":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("handoff"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Handoff = data
 		}
 	}
 	return it, nil
@@ -13018,6 +13465,11 @@ func (ec *executionContext) _Agent(ctx context.Context, sel ast.SelectionSet, ob
 			if out.Values[i] == graphql.Null {
 				atomic.AddUint32(&out.Invalids, 1)
 			}
+		case "handoff":
+			out.Values[i] = ec._Agent_handoff(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
 		case "createdAt":
 			out.Values[i] = ec._Agent_createdAt(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
@@ -13435,6 +13887,16 @@ func (ec *executionContext) _ChatReply(ctx context.Context, sel ast.SelectionSet
 		case "usage":
 			out.Values[i] = ec._ChatReply_usage(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "handoff":
+			out.Values[i] = ec._ChatReply_handoff(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "rendering":
+			out.Values[i] = ec._ChatReply_rendering(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
 		default:
@@ -14373,6 +14835,49 @@ func (ec *executionContext) _EventEdge(ctx context.Context, sel ast.SelectionSet
 	return out
 }
 
+var handoffImplementors = []string{"Handoff"}
+
+func (ec *executionContext) _Handoff(ctx context.Context, sel ast.SelectionSet, obj *store.Handoff) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, handoffImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("Handoff")
+		case "reason":
+			out.Values[i] = ec._Handoff_reason(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "summary":
+			out.Values[i] = ec._Handoff_summary(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
 var knowledgeImplementors = []string{"Knowledge"}
 
 func (ec *executionContext) _Knowledge(ctx context.Context, sel ast.SelectionSet, obj *store.Knowledge) graphql.Marshaler {
@@ -14630,6 +15135,11 @@ func (ec *executionContext) _Message(ctx context.Context, sel ast.SelectionSet, 
 		case "createdAt":
 			out.Values[i] = ec._Message_createdAt(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "rendering":
+			out.Values[i] = ec._Message_rendering(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
 		default:
@@ -15310,6 +15820,59 @@ func (ec *executionContext) _Query(ctx context.Context, sel ast.SelectionSet) gr
 	return out
 }
 
+var renderingImplementors = []string{"Rendering"}
+
+func (ec *executionContext) _Rendering(ctx context.Context, sel ast.SelectionSet, obj *store.Rendering) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, renderingImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferredFieldSet := graphql.NewFieldSet(nil)
+	deferLabelToView := make(map[string]*graphql.FieldSetView)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("Rendering")
+		case "segments":
+			out.Values[i] = ec._Rendering_segments(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "encoding":
+			out.Values[i] = ec._Rendering_encoding(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "html":
+			out.Values[i] = ec._Rendering_html(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "truncated":
+			out.Values[i] = ec._Rendering_truncated(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.Deferred, int32(min(len(deferLabelToView), math.MaxInt32)))
+
+	ec.ProcessDeferredGroup(graphql.DeferredGroup{
+		Defers:   deferLabelToView,
+		Path:     graphql.GetPath(ctx),
+		FieldSet: deferredFieldSet,
+		Context:  ctx,
+	})
+
+	return out
+}
+
 var replayJobImplementors = []string{"ReplayJob"}
 
 func (ec *executionContext) _ReplayJob(ctx context.Context, sel ast.SelectionSet, obj *store.Replay) graphql.Marshaler {
@@ -15541,6 +16104,11 @@ func (ec *executionContext) _Run(ctx context.Context, sel ast.SelectionSet, obj 
 			}
 
 			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+		case "handoff":
+			out.Values[i] = ec._Run_handoff(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
 		case "steps":
 			out.Values[i] = ec._Run_steps(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
@@ -18019,6 +18587,13 @@ func (ec *executionContext) marshalOFloat2ᚖfloat64(ctx context.Context, sel as
 	return graphql.WrapContextMarshaler(ctx, res)
 }
 
+func (ec *executionContext) marshalOHandoff2ᚖparleyᚋstoreᚐHandoff(ctx context.Context, sel ast.SelectionSet, v *store.Handoff) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._Handoff(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalOID2ᚖstring(ctx context.Context, v any) (*string, error) {
 	if v == nil {
 		return nil, nil
@@ -18125,6 +18700,13 @@ func (ec *executionContext) unmarshalOModelInput2ᚖparleyᚋstoreᚐModelInput(
 	}
 	res, err := ec.unmarshalInputModelInput(ctx, v)
 	return &res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalORendering2ᚖparleyᚋstoreᚐRendering(ctx context.Context, sel ast.SelectionSet, v *store.Rendering) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._Rendering(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalOReplayJob2ᚖparleyᚋstoreᚐReplay(ctx context.Context, sel ast.SelectionSet, v *store.Replay) graphql.Marshaler {

@@ -14,14 +14,16 @@ import (
 
 // chatReply is the answer of a chat (contract, section 3).
 type chatReply struct {
-	Reply     string          `json:"reply"`
-	SessionID string          `json:"session_id"`
-	MessageID string          `json:"message_id"`
-	RunID     string          `json:"run_id"`
-	Channel   store.Channel   `json:"channel"`
-	Status    store.RunStatus `json:"status"`
-	Model     string          `json:"model"`
-	Usage     usage           `json:"usage"`
+	Reply     string           `json:"reply"`
+	SessionID string           `json:"session_id"`
+	MessageID string           `json:"message_id"`
+	RunID     string           `json:"run_id"`
+	Channel   store.Channel    `json:"channel"`
+	Status    store.RunStatus  `json:"status"`
+	Model     string           `json:"model"`
+	Usage     usage            `json:"usage"`
+	Handoff   *store.Handoff   `json:"handoff,omitempty"`
+	Rendering *store.Rendering `json:"rendering,omitempty"`
 }
 
 type usage struct {
@@ -101,6 +103,7 @@ func replied(reply *agent.ChatReply) chatReply {
 	return chatReply{
 		reply.Reply, reply.SessionID, reply.MessageID, reply.RunID, reply.Channel, reply.Status, reply.Model,
 		usage{reply.Usage.InputTokens, reply.Usage.OutputTokens, reply.Usage.TotalTokens(), reply.Usage.Source},
+		reply.Handoff, reply.Rendering,
 	}
 }
 
@@ -128,7 +131,9 @@ func (a *API) streamChat(w http.ResponseWriter, r *http.Request, v *store.Viewer
 		return underBody(err)
 	}
 	if !ok {
-		a.Log.ErrorContext(r.Context(), "a streamed chat failed", "path", r.URL.Path, "error", err)
+		if r.Context().Err() == nil { // else the caller has left: nobody is told
+			a.Log.ErrorContext(r.Context(), "a streamed chat failed", "path", r.URL.Path, "error", err)
+		}
 		e = store.Refuse("", "internal", "something went wrong on our side")
 	}
 	s.send("error", problem{e.Message, e.Reason})

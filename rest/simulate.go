@@ -10,12 +10,14 @@ import (
 
 // testReply is the answer of a test: a chat's, without anything that would be stored.
 type testReply struct {
-	Simulated bool          `json:"simulated"`
-	Reply     string        `json:"reply"`
-	Channel   store.Channel `json:"channel"`
-	Model     string        `json:"model"`
-	Usage     usage         `json:"usage"`
-	Steps     []testStep    `json:"steps"`
+	Simulated bool             `json:"simulated"`
+	Reply     string           `json:"reply"`
+	Channel   store.Channel    `json:"channel"`
+	Model     string           `json:"model"`
+	Usage     usage            `json:"usage"`
+	Handoff   *store.Handoff   `json:"handoff,omitempty"`
+	Rendering *store.Rendering `json:"rendering,omitempty"`
+	Steps     []testStep       `json:"steps"`
 }
 
 type testStep struct {
@@ -60,7 +62,8 @@ func (a *API) test(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := testReply{
 		Simulated: true, Reply: reply.Reply, Channel: in.Channel, Model: reply.Model, Steps: make([]testStep, len(reply.Steps)),
-		Usage: usage{reply.Usage.InputTokens, reply.Usage.OutputTokens, reply.Usage.TotalTokens(), reply.Usage.Source},
+		Usage:   usage{reply.Usage.InputTokens, reply.Usage.OutputTokens, reply.Usage.TotalTokens(), reply.Usage.Source},
+		Handoff: reply.Handoff, Rendering: reply.Rendering,
 	}
 	for i, s := range reply.Steps {
 		out.Steps[i] = testStep{s.Model, s.Text, s.ToolCalls}

@@ -25,6 +25,7 @@ type Agent struct {
 	McpServers      []McpServer       `bun:"mcp_servers,type:text"`
 	ChannelProfiles []ChannelProfile  `bun:"channel_profiles,type:text"`
 	OnConcurrent    ConcurrencyPolicy `bun:"on_concurrent"`
+	Handoff         bool              `bun:"handoff"` // its model may ask for a person
 	Version         int64             `bun:"version"` // counts the updates: what is derived from an agent is cached under (ID, Version)
 	CreatedAt       Time              `bun:"created_at"`
 	UpdatedAt       Time              `bun:"updated_at"`
@@ -73,6 +74,7 @@ type AgentInput struct {
 	ChannelProfiles []ChannelProfile // nil: stays; empty: none
 	WebhookURL      OptionalString
 	OnConcurrent    *ConcurrencyPolicy
+	Handoff         *bool
 }
 
 // OptionalString tells absent (stays) from null (removed).
@@ -212,24 +214,30 @@ func (s *Store) UpdateAgent(ctx context.Context, v *Viewer, id string, in AgentI
 	if err := in.validate(s.cfg).Under("input").Err(); err != nil {
 		return nil, err
 	}
-	err := s.batcher.do(4096, func(ctx context.Context, t *tx) error {
-		agent, err := agentIn(ctx, t.forUpdate(), v.BusinessID, id)
-		if err != nil {
-			return err
-		}
-		if err := s.applyAgent(agent, in, t.now); err != nil {
-			return err
-		}
-		if _, err := t.NewUpdate().Model(agent).WherePK().Where("business_id = ?", v.BusinessID).Exec(ctx); err != nil {
-			return fmt.Errorf("update agent %s: %w", id, err)
-		}
-		return s.setAgentURL(ctx, t, agent, in.WebhookURL)
+	err := s.onceEnded(ctx, func() error {
+		return s.batcher.do(4096, func(ctx context.Context, t *tx) error {
+			agent, err := agentIn(ctx, t.forUpdate(), v.BusinessID, id)
+			if err != nil {
+				return err
+			}
+			if err := s.applyAgent(agent, in, t.now); err != nil {
+				return err
+			}
+			if err := s.setAgentURL(ctx, t, agent, in.WebhookURL); err != nil {
+				return err
+			}
+			if _, err := t.NewUpdate().Model(agent).WherePK().Where("business_id = ?", v.BusinessID).Exec(ctx); err != nil {
+				return fmt.Errorf("update agent %s: %w", id, err)
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		return nil, err
 	}
 	if in.WebhookURL.Set {
 		s.cfg.EndpointsChanged(v.BusinessID)
+		s.endSoon()
 	}
 	return s.Agent(ctx, v.BusinessID, id)
 }
@@ -239,6 +247,7 @@ func (s *Store) applyAgent(agent *Agent, in AgentInput, now Time) error {
 	set(&agent.Name, in.Name)
 	set(&agent.Prompt, in.Prompt)
 	set(&agent.OnConcurrent, in.OnConcurrent)
+	set(&agent.Handoff, in.Handoff)
 	if in.Knowledge != nil {
 		agent.Knowledge = in.Knowledge
 	}
@@ -308,6 +317,7 @@ func (s *Store) DeleteAgent(_ context.Context, v *Viewer, id string) error {
 	})
 	if err == nil {
 		s.cfg.EndpointsChanged(v.BusinessID)
+		s.endSoon()
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +31,7 @@ const (
 // write is one caller's part of a batch.
 type write struct {
 	size  int
+	step  *turnStep // taken for all writes of the batch at once, before any is applied; nil: there is none
 	apply func(ctx context.Context, t *tx) error
 	err   error
 	done  chan struct{}
@@ -39,13 +41,15 @@ type write struct {
 // and inserted together when all writes have been applied.
 type tx struct {
 	bun.Tx
-	remote   bool
-	hot      hot
-	now      Time
-	messages []*Message
-	runs     []*Run // that begin
-	ended    []*Run // that end
-	events   []*Event
+	remote     bool
+	hot        hot
+	insertions map[reflect.Type]*insertion
+	now        Time
+	sessions   []*Session
+	messages   []*Message
+	runs       []*Run // that begin
+	ended      []*Run // that end
+	events     []*Event
 }
 
 // forUpdate is a query of rows that the transaction is about to change: it locks them, where there are other writers.
@@ -58,16 +62,23 @@ func (t *tx) forUpdate() *bun.SelectQuery {
 
 type batcher struct {
 	s      *Store
+	db     *bun.DB
+	hot    hot // of db
 	queue  chan *write
 	mu     sync.RWMutex // guards closed, against a send on the closed queue
 	closed bool
 	ended  chan struct{}
 }
 
-func startBatcher(s *Store) *batcher {
-	b := &batcher{s: s, queue: make(chan *write, queuedWrites), ended: make(chan struct{})}
+// startBatcher starts a batcher that writes through db, in which it prepares the hot writes.
+func (s *Store) startBatcher(ctx context.Context, db *bun.DB) (*batcher, error) {
+	prepared, err := s.prepare(ctx, db.DB, s.hotWrites...)
+	if err != nil {
+		return nil, err
+	}
+	b := &batcher{s: s, db: db, hot: prepared, queue: make(chan *write, queuedWrites), ended: make(chan struct{})}
 	go b.run()
-	return b
+	return b, nil
 }
 
 // stop commits what waits, and returns when it is committed.
@@ -85,7 +96,13 @@ func (b *batcher) stop() {
 // must refuse, with an *Error, before it changes anything. ctx does not cut it short: a caller that left must not leave a
 // half known outcome.
 func (b *batcher) do(size int, apply func(ctx context.Context, t *tx) error) error {
-	w, err := b.enqueue(size, apply)
+	return b.doTurn(size, nil, apply)
+}
+
+// doTurn is do for a write that takes or gives back a session's lock. If the batch could do that with others', the step says so
+// to apply.
+func (b *batcher) doTurn(size int, step *turnStep, apply func(ctx context.Context, t *tx) error) error {
+	w, err := b.enqueue(size, step, apply)
 	if err != nil {
 		return err
 	}
@@ -95,11 +112,11 @@ func (b *batcher) do(size int, apply func(ctx context.Context, t *tx) error) err
 
 // post is do for a write whose outcome nobody waits for.
 func (b *batcher) post(size int, apply func(ctx context.Context, t *tx) error) {
-	_, _ = b.enqueue(size, apply)
+	_, _ = b.enqueue(size, nil, apply)
 }
 
-func (b *batcher) enqueue(size int, apply func(ctx context.Context, t *tx) error) (*write, error) {
-	w := &write{size: size, apply: apply, done: make(chan struct{})}
+func (b *batcher) enqueue(size int, step *turnStep, apply func(ctx context.Context, t *tx) error) (*write, error) {
+	w := &write{size: size, step: step, apply: apply, done: make(chan struct{})}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if b.closed {
@@ -189,7 +206,7 @@ func (b *batcher) try(batch []*write) ([]*Event, error) {
 		if !errors.Is(err, errUnknown) {
 			switch {
 			case err != nil && b.s.remote() && lost(err):
-				b.s.log.Error("commit a batch", "error", err)
+				b.s.log.Warn("commit a batch: the database is away", "error", err)
 				return nil, ErrUnavailable
 			case err != nil && b.s.remote() && collided(err) && collisions < maxCollisions:
 				collisions++
@@ -209,16 +226,19 @@ func (b *batcher) try(batch []*write) ([]*Event, error) {
 }
 
 func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*Event, error) {
-	bunTx, err := b.s.db.BeginTx(ctx, nil)
+	bunTx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	t := &tx{Tx: bunTx, remote: b.s.remote(), hot: b.s.hotWrites, now: b.s.Now()}
+	t := &tx{Tx: bunTx, remote: b.s.remote(), hot: b.hot, insertions: b.s.insertions, now: b.s.Now()}
 	err = func() error {
 		if b.s.remote() { // only there can a commit's answer be lost
 			if _, err := t.NewRaw("INSERT INTO batches (id, created_at) VALUES (?, ?)", id, t.now).Exec(ctx); err != nil {
 				return err
 			}
+		}
+		if err := b.s.takeSteps(ctx, t, batch); err != nil {
+			return err
 		}
 		for _, w := range batch {
 			w.err = nil
@@ -290,15 +310,14 @@ func lost(err error) bool {
 // businesses' sequences, in ascending order of id: those row locks stand until the commit, which is what makes sequence
 // order commit order.
 func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) error {
-	if len(t.messages) > 0 {
-		if _, err := t.NewInsert().Model(&t.messages).Returning("NULL").Exec(ctx); err != nil {
-			return fmt.Errorf("insert messages: %w", err)
-		}
+	if err := insert(ctx, t, t.sessions); err != nil {
+		return err
 	}
-	if len(t.runs) > 0 {
-		if _, err := t.NewInsert().Model(&t.runs).Returning("NULL").Exec(ctx); err != nil {
-			return fmt.Errorf("insert runs: %w", err)
-		}
+	if err := insert(ctx, t, t.messages); err != nil {
+		return err
+	}
+	if err := insert(ctx, t, t.runs); err != nil {
+		return err
 	}
 	if err := s.endRuns(ctx, t); err != nil {
 		return err
@@ -316,20 +335,13 @@ func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) erro
 	if err := numberEvents(ctx, t); err != nil {
 		return err
 	}
-	if _, err := t.NewInsert().Model(&t.events).Returning("NULL").Exec(ctx); err != nil {
-		return fmt.Errorf("insert events: %w", err)
+	if err := insert(ctx, t, t.events); err != nil {
+		return err
 	}
-	for len(deliveries) > 0 {
-		n := min(len(deliveries), 500)
-		rows := make([]*Delivery, n)
-		for i, d := range deliveries[:n] {
-			d.row.Seq = d.event.Seq
-			rows[i] = d.row
-		}
-		if _, err := t.NewInsert().Model(&rows).Returning("NULL").Exec(ctx); err != nil {
-			return fmt.Errorf("insert deliveries: %w", err)
-		}
-		deliveries = deliveries[n:]
+	rows := make([]*Delivery, len(deliveries))
+	for i, d := range deliveries {
+		d.row.Seq = d.event.Seq
+		rows[i] = d.row
 	}
-	return nil
+	return insert(ctx, t, rows)
 }

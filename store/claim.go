@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -50,17 +51,97 @@ func (j *Job) Hold() Hold { return Hold{j.Shard, j.Token} }
 const jobColumns = `d.id AS delivery_id, d.business_id, d.endpoint_id, d.event_id, d.seq, d.lane, d.attempts,
 	d.trigger_name, d.base, d.replay_id, d.next_attempt_at AS lease_until, d.created_at, e.url, e.secrets, e.status AS endpoint_status, e.shard, ? AS read_at`
 
+const freshJobsSQL = `SELECT id, endpoint_id, event_id, seq, lane, next_attempt_at, created_at FROM deliveries
+	WHERE event_id IN ({ids}) AND leased AND attempts = 0 AND trigger_name = 'automatic' AND next_attempt_at IS NOT NULL ORDER BY seq`
+
 // FreshJobs reads the deliveries of events that the stream has just brought, which were born with a lease, in order of
-// their events. They are of shards that the caller holds.
-func (s *Store) FreshJobs(ctx context.Context, holds []Hold, events []string) ([]*Job, error) {
-	var jobs []*Job
-	err := s.read.NewRaw(`SELECT `+jobColumns+` FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
-		WHERE d.event_id IN (?) AND d.leased AND d.attempts = 0 AND d.trigger_name = 'automatic' AND d.next_attempt_at IS NOT NULL ORDER BY d.business_id, d.seq`,
-		s.Now(), bun.List(events)).Scan(ctx, &jobs)
+// their events, and the endpoints of them that have older ones waiting. They are of shards that the caller holds.
+func (s *Store) FreshJobs(ctx context.Context, holds []Hold, events []string) (jobs []*Job, overtaken []string, err error) {
+	now := s.Now()
+	rows, err := s.hotReads[s.freshJobsSQL].QueryContext(ctx, s.idsArg(events))
 	if err != nil {
-		return nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
+		return nil, nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
 	}
-	return under(holds, jobs), nil
+	defer func() { _ = rows.Close() }()
+	of := map[string]*Target{}
+	for rows.Next() {
+		j := &Job{Trigger: TriggerAutomatic, ReadAt: now}
+		if err := rows.Scan(&j.DeliveryID, &j.EndpointID, &j.EventID, &j.Seq, &j.Lane, &j.LeaseUntil, &j.CreatedAt); err != nil {
+			return nil, nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
+		}
+		jobs = append(jobs, j)
+		of[j.EndpointID] = nil
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil, nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
+	}
+	if len(jobs) == 0 {
+		return nil, nil, nil
+	}
+	targets, err := s.Targets(ctx, slices.Collect(maps.Keys(of)))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, t := range targets {
+		of[t.EndpointID] = t
+		if t.Waiting {
+			overtaken = append(overtaken, t.EndpointID)
+		}
+	}
+	jobs = slices.DeleteFunc(jobs, func(j *Job) bool {
+		t := of[j.EndpointID]
+		if t == nil {
+			return true
+		}
+		j.BusinessID, j.Shard = t.BusinessID, ShardOf(t.BusinessID)
+		j.Aim(t)
+		j.ReadAt = now // of the job itself: an endpoint may have changed between the two
+		return false
+	})
+	return under(holds, jobs), overtaken, nil
+}
+
+// Target is an endpoint as its deliveries need it.
+type Target struct {
+	EndpointID string
+	BusinessID string
+	URL        string
+	Secrets    []byte
+	Status     EndpointStatus
+	Gone       bool // it was deleted
+	Waiting    bool // it has deliveries in SQL that were never tried and are held by nobody: what is fresh must not overtake those
+	ReadAt     Time
+}
+
+const targetsSQL = `SELECT e.id, e.business_id, e.url, e.secrets, e.status, e.deleted_at IS NOT NULL,
+	EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= ? AND d.attempts = 0 AND d.trigger_name = 'automatic')
+	FROM endpoints e WHERE e.id IN ({ids})`
+
+// Targets reads endpoints, in no order.
+func (s *Store) Targets(ctx context.Context, endpoints []string) ([]*Target, error) {
+	now := s.Now()
+	rows, err := s.hotReads[s.targetsSQL].QueryContext(ctx, int64(now), s.idsArg(endpoints))
+	if err != nil {
+		return nil, fmt.Errorf("read %d endpoints: %w", len(endpoints), err)
+	}
+	defer func() { _ = rows.Close() }()
+	targets := make([]*Target, 0, len(endpoints))
+	for rows.Next() {
+		t := &Target{ReadAt: now}
+		if err := rows.Scan(&t.EndpointID, &t.BusinessID, &t.URL, &t.Secrets, &t.Status, &t.Gone, &t.Waiting); err != nil {
+			return nil, fmt.Errorf("read %d endpoints: %w", len(endpoints), err)
+		}
+		targets = append(targets, t)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read %d endpoints: %w", len(endpoints), err)
+	}
+	return targets, nil
+}
+
+// Aim has the job sent to its endpoint as t has it.
+func (j *Job) Aim(t *Target) {
+	j.URL, j.Secrets, j.EndpointStatus, j.ReadAt = t.URL, t.Secrets, t.Status, t.ReadAt
 }
 
 // under keeps the jobs whose shards are held, each with its hold's token.
@@ -74,27 +155,15 @@ func under(holds []Hold, jobs []*Job) []*Job {
 	})
 }
 
-// Overtaken reads which of these endpoints have deliveries in SQL that were never tried and are held by nobody: what is fresh
-// must not overtake those.
-func (s *Store) Overtaken(ctx context.Context, endpoints []string) ([]string, error) {
-	var ids []string
-	err := s.read.NewRaw(`SELECT e.id FROM endpoints e WHERE e.id IN (?)
-		AND EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= ? AND d.attempts = 0 AND d.trigger_name = ?)`,
-		bun.List(endpoints), s.Now(), TriggerAutomatic).Scan(ctx, &ids)
-	if err != nil {
-		return nil, fmt.Errorf("read which endpoints have deliveries waiting: %w", err)
-	}
-	return ids, nil
-}
+const rereadSQL = `SELECT e.url, e.secrets, e.status FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
+	WHERE d.id = ? AND d.attempts = ? AND d.trigger_name = ? AND d.leased AND d.next_attempt_at = ?`
 
 // Reread reads again what a job is sent with, for one that has waited in memory, and says whether it still waits: its endpoint
 // may have been disabled, deleted, or given another address or secret meanwhile.
 func (s *Store) Reread(ctx context.Context, job *Job) (waits bool, err error) {
 	now := s.Now()
-	err = s.read.NewRaw(`SELECT e.url, e.secrets, e.status FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
-		WHERE d.id = ? AND d.attempts = ? AND d.trigger_name = ? AND d.leased AND d.next_attempt_at = ?`,
-		job.DeliveryID, job.Attempts, job.Trigger, job.LeaseUntil).
-		Scan(ctx, &job.URL, &job.Secrets, &job.EndpointStatus)
+	err = s.readRow(ctx, rereadSQL, []any{job.DeliveryID, job.Attempts, string(job.Trigger), int64(job.LeaseUntil)},
+		&job.URL, &job.Secrets, &job.EndpointStatus)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -141,7 +210,7 @@ const retryShare = 4
 // that are due for longest. What is asked for under a hold that is over is not given.
 func (s *Store) Claim(_ context.Context, wanted []Wanted, lease time.Duration) ([]*Job, error) {
 	var jobs []*Job
-	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+	err := s.worker.do(1024, func(ctx context.Context, t *tx) error {
 		jobs = nil
 		var holds []Hold
 		for _, w := range wanted {
@@ -219,26 +288,34 @@ func (s *Store) dueOf(ctx context.Context, t *tx, wanted []Wanted) ([]string, er
 	return ids, nil
 }
 
-// Release gives leased deliveries back to SQL, untried: they keep their place.
+// heldLease is a lease that a job was read with.
+type heldLease struct {
+	ID    string `bun:"delivery_id,type:text"`
+	Until Time   `bun:"lease_until,type:bigint"`
+}
+
+// Release gives leased deliveries back to SQL, untried: they keep their place. Of a job whose lease is over, and which was claimed
+// again since or has ended, nothing is given back.
 func (s *Store) Release(_ context.Context, jobs []*Job) error {
-	return s.batcher.do(64*len(jobs), func(ctx context.Context, t *tx) error {
+	return s.worker.do(64*len(jobs), func(ctx context.Context, t *tx) error {
 		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
 		if err != nil {
 			return err
 		}
-		var ids []string
+		var leases []*heldLease
 		for _, j := range jobs {
 			if slices.Contains(good, j.Shard) {
-				ids = append(ids, j.DeliveryID)
+				leases = append(leases, &heldLease{j.DeliveryID, j.LeaseUntil})
 			}
 		}
-		if len(ids) == 0 {
+		if len(leases) == 0 {
 			return nil
 		}
-		_, err = t.NewRaw(`UPDATE deliveries SET leased = ?, next_attempt_at = CASE WHEN attempts = 0 AND trigger_name = 'automatic' THEN 0 ELSE created_at END
-			WHERE id IN (?) AND leased AND next_attempt_at IS NOT NULL`, false, bun.List(ids)).Exec(ctx)
+		_, err = t.NewUpdate().With("held", t.NewValues(&leases)).Model((*Delivery)(nil)).TableExpr("held").Set("leased = ?", false).
+			Set("next_attempt_at = CASE WHEN delivery.attempts = 0 AND delivery.trigger_name = ? THEN 0 ELSE delivery.created_at END", TriggerAutomatic).
+			Where("delivery.id = held.delivery_id AND delivery.leased AND delivery.next_attempt_at = held.lease_until").Exec(ctx)
 		if err != nil {
-			return fmt.Errorf("release %d deliveries: %w", len(ids), err)
+			return fmt.Errorf("release %d deliveries: %w", len(leases), err)
 		}
 		return nil
 	})

@@ -124,7 +124,7 @@ var errDeliveryNotFound = refuse(CodeNotFound, "delivery_not_found", "there is n
 // Delivery reads a delivery of a business.
 func (s *Store) Delivery(ctx context.Context, business, id string) (*Delivery, error) {
 	d := new(Delivery)
-	err := s.read.NewSelect().Model(d).Where("id = ? AND business_id = ?", id, business).Scan(ctx)
+	err := s.shownDeliveries(d).Where("id = ? AND business_id = ?", id, business).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, errDeliveryNotFound
 	}
@@ -143,7 +143,7 @@ type DeliveryFilter struct {
 // Deliveries reads a page of a business's deliveries, newest first.
 func (s *Store) Deliveries(ctx context.Context, business string, filter DeliveryFilter, page PageInput) (*DeliveryConnection, error) {
 	var rows []*Delivery
-	q, err := filter.page(s.read.NewSelect().Model(&rows), business, page)
+	q, err := filter.page(s.shownDeliveries(&rows), business, page)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func (f DeliveryFilter) page(q *bun.SelectQuery, business string, page PageInput
 		q = q.Where("endpoint_id = ?", *f.EndpointID)
 	}
 	if f.Status != nil {
-		q = q.Where("status = ?", *f.Status)
+		q = q.Where("("+shownStatusSQL+") = ?", *f.Status)
 	}
 	return page.keyset(q, "id", newestFirst)
 }
@@ -175,7 +175,7 @@ func (s *Store) DeliveriesOf(ctx context.Context, business string, endpoints []s
 	rows := make(map[string][]*Delivery, len(endpoints))
 	err := s.eachAtOnce(endpoints, func(endpoint string) (*bun.SelectQuery, error) {
 		filter := DeliveryFilter{EndpointID: &endpoint, Status: status}
-		return filter.page(s.read.NewSelect().Model((*Delivery)(nil)), business, page)
+		return filter.page(s.shownDeliveries((*Delivery)(nil)), business, page)
 	}, func(q *bun.RawQuery) error {
 		var all []*Delivery
 		if err := q.Scan(ctx, &all); err != nil {
@@ -215,7 +215,7 @@ func (s *Store) AttemptsOf(ctx context.Context, deliveries []string) (map[string
 // first.
 func (s *Store) DeliveriesRung(ctx context.Context, business string, ids, events []string) ([]*Delivery, error) {
 	var rows []*Delivery
-	q := s.read.NewSelect().Model(&rows).Where("business_id = ?", business)
+	q := s.shownDeliveries(&rows).Where("business_id = ?", business)
 	q = q.WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
 		return q.Where("id IN (?)", bun.List(append([]string{""}, ids...))).WhereOr("event_id IN (?)", bun.List(append([]string{""}, events...)))
 	})
@@ -228,7 +228,7 @@ func (s *Store) DeliveriesRung(ctx context.Context, business string, ids, events
 // DeliveriesChanged reads the deliveries of a business made since one instant and changed since another, oldest change first.
 func (s *Store) DeliveriesChanged(ctx context.Context, business string, made, changed Time, limit int) ([]*Delivery, error) {
 	var rows []*Delivery
-	err := s.read.NewSelect().Model(&rows).
+	err := s.shownDeliveries(&rows).
 		Where("business_id = ? AND id >= ? AND updated_at > ?", business, firstID("dlv", made), changed).
 		Order("updated_at", "id").Limit(int64(limit)).Scan(ctx)
 	if err != nil {

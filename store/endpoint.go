@@ -1,12 +1,14 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -58,10 +60,11 @@ func (s *Store) sealSecrets(endpoint string, secrets []signingSecret) ([]byte, e
 
 // SigningSecrets opens the secrets with which deliveries to an endpoint are signed at an instant, newest first.
 func (s *Store) SigningSecrets(endpoint string, sealed []byte, at Time) ([]string, error) {
-	secrets, err := s.openSecrets(endpoint, sealed, at)
+	secrets, err := s.opened.get(endpoint, sealed, func() ([]signingSecret, error) { return s.openSecrets(endpoint, sealed) })
 	if err != nil {
 		return nil, err
 	}
+	secrets = signing(secrets, at)
 	out := make([]string, len(secrets))
 	for i, secret := range secrets {
 		out[i] = secret.Secret
@@ -69,7 +72,48 @@ func (s *Store) SigningSecrets(endpoint string, sealed []byte, at Time) ([]strin
 	return out, nil
 }
 
-func (s *Store) openSecrets(endpoint string, sealed []byte, at Time) ([]signingSecret, error) {
+// signing are those of an endpoint's secrets that sign at an instant.
+func signing(secrets []signingSecret, at Time) []signingSecret {
+	good := make([]signingSecret, 0, maxSigning)
+	for _, x := range secrets {
+		if (x.Expires == nil || *x.Expires > at) && len(good) < maxSigning {
+			good = append(good, x)
+		}
+	}
+	return good
+}
+
+// openedSecrets remembers what was found in sealed secrets: to open them takes longer than to sign.
+type openedSecrets struct {
+	mu sync.Mutex
+	of map[string]openedSecret // by endpoint
+}
+
+type openedSecret struct {
+	sealed  []byte
+	secrets []signingSecret
+}
+
+const maxOpened = 10_000
+
+func (o *openedSecrets) get(endpoint string, sealed []byte, open func() ([]signingSecret, error)) ([]signingSecret, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if known, ok := o.of[endpoint]; ok && bytes.Equal(known.sealed, sealed) {
+		return known.secrets, nil
+	}
+	secrets, err := open()
+	if err != nil {
+		return nil, err
+	}
+	if o.of == nil || len(o.of) >= maxOpened {
+		o.of = map[string]openedSecret{}
+	}
+	o.of[endpoint] = openedSecret{sealed, secrets}
+	return secrets, nil
+}
+
+func (s *Store) openSecrets(endpoint string, sealed []byte) ([]signingSecret, error) {
 	plain, err := s.sealer.Open(sealed, endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("open the signing secrets of endpoint %s: %w", endpoint, err)
@@ -78,8 +122,7 @@ func (s *Store) openSecrets(endpoint string, sealed []byte, at Time) ([]signingS
 	if err := json.Unmarshal(plain, &secrets); err != nil {
 		return nil, fmt.Errorf("read the signing secrets of endpoint %s: %w", endpoint, err)
 	}
-	secrets = slices.DeleteFunc(secrets, func(x signingSecret) bool { return x.Expires != nil && *x.Expires <= at })
-	return secrets[:min(len(secrets), maxSigning)], nil
+	return secrets, nil
 }
 
 // EndpointInput is what a caller sets of an endpoint. Nil in an update: stays as it is.
@@ -178,51 +221,63 @@ func (s *Store) roomForEndpoint(ctx context.Context, t *tx, business string) err
 }
 
 // UpdateEndpoint changes an endpoint. Disabling it ends what waits for it, in the same commit; enabling it wipes the
-// reason for which it was disabled.
+// reason for which it was disabled. Right after it was disabled with very much waiting it cannot be enabled (see onceEnded).
 func (s *Store) UpdateEndpoint(ctx context.Context, v *Viewer, id string, in EndpointInput) (*Endpoint, error) {
 	if err := in.Validate(s.cfg).Under("input").Err(); err != nil {
 		return nil, err
 	}
 	var updated *Endpoint
-	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
-		endpoint, err := endpointIn(ctx, t.forUpdate(), v.BusinessID, id)
-		if err != nil {
+	err := s.onceEnded(ctx, func() error {
+		return s.batcher.do(1024, func(ctx context.Context, t *tx) (err error) {
+			updated, err = s.updateEndpoint(ctx, t, v.BusinessID, id, in)
 			return err
-		}
-		if endpoint.AgentID != nil && (in.URL != nil || in.Events != nil) {
-			return refuse(CodeConflict, "agent_endpoint", "this is an agent's own webhook: its URL is set on the agent, and its events are fixed")
-		}
-		set(&endpoint.URL, in.URL)
-		if in.Events != nil {
-			endpoint.Events = distinct(in.Events)
-		}
-		if in.Status != nil && *in.Status != endpoint.Status {
-			if *in.Status == Enabled {
-				if endpoint.AgentID == nil {
-					if err := s.roomForEndpoint(ctx, t, v.BusinessID); err != nil {
-						return err
-					}
-				}
-				endpoint.DisabledReason, endpoint.FailingSince = nil, nil
-			} else {
-				reason := "disabled by the business"
-				endpoint.DisabledReason = &reason
-				if err := endDeliveries(ctx, t, id, endpointDisabled); err != nil {
-					return err
-				}
-			}
-			endpoint.Status = *in.Status
-		}
-		if _, err := t.NewUpdate().Model(endpoint).WherePK().Exec(ctx); err != nil {
-			return fmt.Errorf("update endpoint %s: %w", id, err)
-		}
-		updated = endpoint
-		return nil
+		})
 	})
 	if err == nil {
 		s.cfg.EndpointsChanged(v.BusinessID)
+		s.endSoon()
 	}
 	return updated, err
+}
+
+func (s *Store) updateEndpoint(ctx context.Context, t *tx, business, id string, in EndpointInput) (*Endpoint, error) {
+	endpoint, err := endpointIn(ctx, t.forUpdate(), business, id)
+	if err != nil {
+		return nil, err
+	}
+	if endpoint.AgentID != nil && (in.URL != nil || in.Events != nil) {
+		return nil, refuse(CodeConflict, "agent_endpoint", "this is an agent's own webhook: its URL is set on the agent, and its events are fixed")
+	}
+	if in.URL != nil && *in.URL != endpoint.URL { // at a new address nothing is known to be wrong
+		endpoint.URL, endpoint.FailingSince = *in.URL, nil
+	}
+	if in.Events != nil {
+		endpoint.Events = distinct(in.Events)
+	}
+	if in.Status != nil && *in.Status != endpoint.Status {
+		if *in.Status == Enabled {
+			if endpoint.AgentID == nil {
+				if err := s.roomForEndpoint(ctx, t, business); err != nil {
+					return nil, err
+				}
+			}
+			if err := refuseWhileEnding(ctx, t, id); err != nil {
+				return nil, err
+			}
+			endpoint.DisabledReason, endpoint.FailingSince = nil, nil
+		} else {
+			reason := "disabled by the business"
+			endpoint.DisabledReason = &reason
+			if err := endDeliveries(ctx, t, id, endpointDisabled); err != nil {
+				return nil, err
+			}
+		}
+		endpoint.Status = *in.Status
+	}
+	if _, err := t.NewUpdate().Model(endpoint).WherePK().Exec(ctx); err != nil {
+		return nil, fmt.Errorf("update endpoint %s: %w", id, err)
+	}
+	return endpoint, nil
 }
 
 // DeleteEndpoint removes an endpoint, and ends what waits for it in the same commit. Its deliveries stay on record.
@@ -239,38 +294,16 @@ func (s *Store) DeleteEndpoint(_ context.Context, v *Viewer, id string) error {
 	})
 	if err == nil {
 		s.cfg.EndpointsChanged(v.BusinessID)
+		s.endSoon()
 	}
 	return err
 }
 
 func deleteEndpoint(ctx context.Context, t *tx, id string) error {
-	if _, err := t.NewRaw("UPDATE endpoints SET deleted_at = ? WHERE id = ?", t.now, id).Exec(ctx); err != nil {
+	if _, err := t.NewRaw("UPDATE endpoints SET deleted_at = ?, status = ? WHERE id = ?", t.now, Disabled, id).Exec(ctx); err != nil {
 		return fmt.Errorf("delete endpoint %s: %w", id, err)
 	}
 	return endDeliveries(ctx, t, id, endpointDeleted)
-}
-
-// Why deliveries end: a disabled endpoint still gets its tests.
-const (
-	endpointDisabled = false
-	endpointDeleted  = true
-)
-
-// endDeliveries ends the deliveries that wait for an endpoint: skipped where nothing was tried yet, else failed; and first of
-// all its replay, which would make more of them due.
-func endDeliveries(ctx context.Context, t *tx, endpoint string, tests bool) error {
-	_, err := t.NewRaw("UPDATE replays SET status = ?, finished_at = ? WHERE endpoint_id = ? AND status = ?",
-		ReplayStopped, t.now, endpoint, ReplayRunning).Exec(ctx)
-	if err != nil {
-		return fmt.Errorf("stop the replay to %s: %w", endpoint, err)
-	}
-	_, err = t.NewRaw(`UPDATE deliveries SET status = CASE WHEN status = ? THEN status WHEN attempts = 0 THEN ? ELSE ? END,
-		next_attempt_at = NULL, leased = ?, updated_at = ? WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL AND (? OR trigger_name <> ?)`,
-		Delivered, Skipped, Failed, false, t.now, endpoint, tests, TriggerTest).Exec(ctx)
-	if err != nil {
-		return fmt.Errorf("end the deliveries to %s: %w", endpoint, err)
-	}
-	return nil
 }
 
 // Rotated is an endpoint with its new secret, shown this once.
@@ -294,10 +327,11 @@ func (s *Store) RotateSecret(_ context.Context, v *Viewer, id string, overlapHou
 		if err != nil {
 			return err
 		}
-		secrets, err := s.openSecrets(id, endpoint.Secrets, t.now)
+		secrets, err := s.openSecrets(id, endpoint.Secrets)
 		if err != nil {
 			return err
 		}
+		secrets = signing(secrets, t.now)
 		expires := t.now.Add(time.Duration(overlapHours) * time.Hour)
 		for i := range secrets {
 			if secrets[i].Expires == nil || *secrets[i].Expires > expires {
@@ -318,7 +352,7 @@ func (s *Store) RotateSecret(_ context.Context, v *Viewer, id string, overlapHou
 	return rotated, err
 }
 
-// setAgentURL gives an agent its own webhook URL, changes it, or takes it away.
+// setAgentURL gives an agent its own webhook URL, changes it, or takes it away. It may refuse with errStillEnding.
 func (s *Store) setAgentURL(ctx context.Context, t *tx, agent *Agent, url OptionalString) error {
 	if !url.Set {
 		return nil
@@ -337,6 +371,11 @@ func (s *Store) setAgentURL(ctx context.Context, t *tx, agent *Agent, url Option
 		err = nil
 	case exists:
 		if endpoint.URL != *url.Value { // at a new address nothing is known to be wrong
+			if endpoint.Status == Disabled {
+				if err := refuseWhileEnding(ctx, t, endpoint.ID); err != nil {
+					return err
+				}
+			}
 			_, err = t.NewRaw("UPDATE endpoints SET url = ?, status = ?, disabled_reason = NULL, failing_since = NULL WHERE id = ?", *url.Value, Enabled, endpoint.ID).Exec(ctx)
 		}
 	default:

@@ -66,3 +66,39 @@ func (s *Store) Plan(ctx context.Context, query string) (string, error) {
 	}
 	return strings.Join(plan, "\n"), rows.Err()
 }
+
+// QuickestReading is how far the quickest of several readings of a clock says that it is ahead of ours, and how long that took.
+func QuickestReading(read func() (Time, error)) (ahead, took time.Duration, err error) {
+	best, took, err := quickest(read)
+	if err != nil {
+		return 0, 0, err
+	}
+	return best.theirs.Sub(At(best.ours)), took, nil
+}
+
+// EndedAtOnce is how many deliveries one commit ends.
+const EndedAtOnce = endedAtOnce
+
+// Multiply gives an endpoint so many more deliveries that were never tried, of events that there are none of.
+func (s *Store) Multiply(ctx context.Context, endpoint string, n int) error {
+	_, err := s.db.NewRaw(`INSERT INTO deliveries (id, business_id, endpoint_id, event_id, seq, lane, status, attempts, leased, next_attempt_at, created_at, updated_at)
+		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		SELECT 'dlv_' || (1000000 + i), business_id, id, 'evt_' || i, 1000 + i, 'ses_1', ?, 0, ?, 0, 0, 0 FROM n CROSS JOIN endpoints WHERE id = ?`,
+		n, Pending, false, endpoint).Exec(ctx)
+	return err
+}
+
+// Waiting counts the deliveries of an endpoint that wait, by their rows.
+func (s *Store) Waiting(ctx context.Context, endpoint string) (n int, err error) {
+	err = s.read.NewRaw("SELECT COUNT(*) FROM deliveries WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL", endpoint).Scan(ctx, &n)
+	return n, err
+}
+
+// Copy gives an event so many more deliveries, to endpoints that there are none of. They have ended.
+func (s *Store) Copy(ctx context.Context, event string, n int) error {
+	_, err := s.db.NewRaw(`INSERT INTO deliveries (id, business_id, endpoint_id, event_id, seq, lane, status, attempts, leased, created_at, updated_at)
+		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		SELECT 'dlv_' || id || i, business_id, 'whe_' || i, id, seq, 'ses_1', ?, 1, ?, 0, 0 FROM n CROSS JOIN events WHERE id = ?`,
+		n, Delivered, false, event).Exec(ctx)
+	return err
+}

@@ -4,10 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
 )
 
-// The statements that every chat runs are prepared once on SQLite, where parsing one costs three times as much as running
-// it. On PostgreSQL bun runs them, with the arguments written into the text.
+// The statements that every chat and every delivery runs are prepared once: to parse and plan one costs three times as much as
+// to run it.
 const (
 	authenticateSQL = `SELECT id, business_id, kind, name, scope, hash, prefix, created_at, last_used_at FROM credentials
 		WHERE hash = ? AND kind = ? AND revoked_at IS NULL`
@@ -25,10 +28,14 @@ const (
 // hot are prepared statements, by their text.
 type hot map[string]*sql.Stmt
 
-func prepare(ctx context.Context, db *sql.DB, queries ...string) (hot, error) {
+func (s *Store) prepare(ctx context.Context, db *sql.DB, queries ...string) (hot, error) {
 	of := make(hot, len(queries))
 	for _, query := range queries {
-		stmt, err := db.PrepareContext(ctx, query) //nolint:sqlclosecheck // it lives as long as its DB, which closes it
+		text := query
+		if s.remote() {
+			text = numbered(query)
+		}
+		stmt, err := db.PrepareContext(ctx, text) //nolint:sqlclosecheck // it lives as long as its DB, which closes it
 		if err != nil {
 			return nil, fmt.Errorf("prepare %q: %w", query, err)
 		}
@@ -37,31 +44,57 @@ func prepare(ctx context.Context, db *sql.DB, queries ...string) (hot, error) {
 	return of, nil
 }
 
-// openHot prepares the hot statements, which live as long as the connections.
+// numbered writes the placeholders as PostgreSQL does.
+func numbered(query string) string {
+	var b strings.Builder
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(query, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteString("$" + strconv.Itoa(n))
+		query = after
+	}
+}
+
+// openHot words the hot statements, and prepares those that read; each batcher prepares those that write.
 func (s *Store) openHot(ctx context.Context) (err error) {
+	s.freshJobsSQL, s.targetsSQL = withIDs(s.remote(), freshJobsSQL), withIDs(s.remote(), targetsSQL)
+	reads := []string{authenticateSQL, agentVersionSQL, rereadSQL, s.freshJobsSQL, s.targetsSQL}
+	s.hotWrites = []string{lockSessionSQL, unlockSessionSQL, numberEventsSQL}
+	s.insertions = map[reflect.Type]*insertion{}
+	for _, model := range []reflect.Type{
+		reflect.TypeFor[Session](), reflect.TypeFor[Message](), reflect.TypeFor[Run](), reflect.TypeFor[Event](),
+		reflect.TypeFor[Delivery](), reflect.TypeFor[Attempt](),
+	} {
+		in := newInsertion(s.db, s.remote(), model)
+		s.insertions[model] = in
+		s.hotWrites = append(s.hotWrites, in.text)
+	}
+	s.endRunsSQL = newBulk(s.remote(), endRunsSQL, endedRunColumns...)
+	outcomes := outcomesSQL
+	if s.remote() { // SQLite counts, row by row
+		outcomes += " RETURNING deliveries.id"
+	}
+	s.outcomesSQL = newBulk(s.remote(), outcomes, outcomeColumns...)
+	s.hotWrites = append(s.hotWrites, s.endRunsSQL.text, s.outcomesSQL.text)
 	if s.remote() {
-		return nil
+		s.lockSessionsSQL = newBulk(true, lockSessionsSQL, lockColumns...)
+		s.unlockSessionsSQL = newBulk(true, unlockSessionsSQL, unlockColumns...)
+		s.hotWrites = append(s.hotWrites, s.lockSessionsSQL.text, s.unlockSessionsSQL.text)
 	}
-	if s.hotReads, err = prepare(ctx, s.read.DB, authenticateSQL, agentVersionSQL); err != nil {
-		return err
-	}
-	s.hotWrites, err = prepare(ctx, s.db.DB, lockSessionSQL, unlockSessionSQL, numberEventsSQL)
+	s.hotReads, err = s.prepare(ctx, s.read.DB, reads...)
 	return err
 }
 
 // readRow runs a hot query and scans its one row; sql.ErrNoRows if it has none.
 func (s *Store) readRow(ctx context.Context, query string, args []any, dest ...any) error {
-	if stmt := s.hotReads[query]; stmt != nil {
-		return stmt.QueryRowContext(ctx, args...).Scan(dest...)
-	}
-	return s.read.NewRaw(query, args...).Scan(ctx, dest...)
+	return s.hotReads[query].QueryRowContext(ctx, args...).Scan(dest...)
 }
 
 // row runs a hot statement in the transaction and scans its one row; sql.ErrNoRows if it has none.
 func (t *tx) row(ctx context.Context, query string, args []any, dest ...any) error {
-	if stmt := t.hot[query]; stmt != nil {
-		//nolint:sqlclosecheck // the transaction closes it
-		return t.StmtContext(ctx, stmt).QueryRowContext(ctx, args...).Scan(dest...)
-	}
-	return t.NewRaw(query, args...).Scan(ctx, dest...)
+	//nolint:sqlclosecheck // the transaction closes it
+	return t.StmtContext(ctx, t.hot[query]).QueryRowContext(ctx, args...).Scan(dest...)
 }

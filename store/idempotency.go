@@ -34,12 +34,14 @@ type Answer struct {
 	Status    RunStatus  `json:"status"`
 	Model     string     `json:"model"`
 	Usage     TokenUsage `json:"usage"`
+	Handoff   *Handoff   `json:"handoff,omitempty"`
+	Rendering *Rendering `json:"rendering,omitempty"`
 }
 
 func answerOf(run *Run, reply *Message) Answer {
 	return Answer{
 		Reply: reply.Text, SessionID: *run.SessionID, MessageID: reply.ID, RunID: run.ID, Channel: run.Channel, Status: run.Status,
-		Model: run.Model, Usage: run.TokenUsage,
+		Model: run.Model, Usage: run.TokenUsage, Handoff: run.Handoff(), Rendering: reply.Rendering,
 	}
 }
 

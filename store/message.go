@@ -24,6 +24,15 @@ type Message struct {
 	Metadata       *JSONObject `bun:"metadata,type:text"`
 	Sequence       int64       `bun:"sequence"`
 	CreatedAt      Time        `bun:"created_at"`
+	Rendering      *Rendering  `bun:"rendering,type:text"`
+}
+
+// Rendering is how a channel shows an agent's reply, besides its text. It is kept with the message, for what it was made of is not.
+type Rendering struct {
+	Segments  *int    `json:"segments,omitempty"` // of an SMS: the messages it is sent and charged as
+	Encoding  *string `json:"encoding,omitempty"` // of an SMS: GSM-7 or UCS-2
+	HTML      *string `json:"html,omitempty"`     // of an e-mail: what stands beside the text
+	Truncated bool    `json:"truncated"`          // the model had more to say
 }
 
 // event makes the message's event.
@@ -32,10 +41,11 @@ func (m *Message) event(agent string, channel Channel) (*Event, error) {
 		Type: MessageCreated, Direction: m.Direction, AgentID: &agent, ConversationID: m.ConversationID, SessionID: m.SessionID,
 		RunID: m.RunID, MessageID: &m.ID, Sequence: m.Sequence,
 	}, struct {
-		Author   Author      `json:"author"`
-		Text     string      `json:"text"`
-		Metadata *JSONObject `json:"metadata,omitempty"`
-	}{m.Author, m.Text, m.Metadata})
+		Author    Author      `json:"author"`
+		Text      string      `json:"text"`
+		Metadata  *JSONObject `json:"metadata,omitempty"`
+		Rendering *Rendering  `json:"rendering,omitempty"`
+	}{m.Author, m.Text, m.Metadata, m.Rendering})
 }
 
 // History reads the last limit messages of a session, oldest first. The messages of a run that failed, or still runs, are

@@ -2,13 +2,17 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+	"github.com/uptrace/bun/driver/pgdriver"
 	"github.com/uptrace/bun/migrate"
 )
 
@@ -22,13 +26,37 @@ func (s *Store) bringUp(ctx context.Context) error {
 	if !s.remote() {
 		return migrateUp(ctx, s.db)
 	}
-	conn, err := s.db.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("reach the database: %w", err)
+	db := s.patientDB(ctx)
+	err := migrateAlone(ctx, db)
+	return errors.Join(err, db.Close())
+}
+
+// patientDB is one connection to PostgreSQL on which a statement may take as long as it takes: the driver's own patience is for
+// what callers wait for, and an index over a large table takes minutes. It ends with ctx, and a server that does not answer any
+// more is noticed by the network's probes.
+func (s *Store) patientDB(ctx context.Context) *bun.DB {
+	connector := pgdriver.NewConnector(pgdriver.WithDSN(s.cfg.URL), pgdriver.WithApplicationName("parley migration"))
+	cfg := connector.Config()
+	cfg.ReadTimeout = 0
+	dialer := net.Dialer{Timeout: cfg.DialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeEvery, Interval: probeEvery}}
+	cfg.Dialer = func(dialing context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dialer.DialContext(dialing, network, addr)
+		if err == nil {
+			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the driver would wait for the answer
+		}
+		return conn, err
 	}
-	defer func() { _ = conn.Close() }()
-	for locked := false; !locked; { // by asking again and again: a statement that waits would run into the driver's timeout
-		if err := conn.NewRaw("SELECT pg_try_advisory_lock(?)", migrationLock).Scan(ctx, &locked); err != nil {
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(1) // the lock is the connection's
+	return bun.NewDB(db, pgdialect.New())
+}
+
+const probeEvery = 15 * time.Second
+
+// migrateAlone migrates under the migration lock.
+func migrateAlone(ctx context.Context, db *bun.DB) error {
+	for locked := false; !locked; { // by asking again and again: a statement would go on waiting there when this process is gone
+		if err := db.NewRaw("SELECT pg_try_advisory_lock(?)", migrationLock).Scan(ctx, &locked); err != nil {
 			return fmt.Errorf("wait for another server's migration: %w", err)
 		}
 		if !locked {
@@ -39,9 +67,7 @@ func (s *Store) bringUp(ctx context.Context) error {
 			}
 		}
 	}
-	err = migrateUp(ctx, s.db)
-	_, unlock := conn.NewRaw("SELECT pg_advisory_unlock(?)", migrationLock).Exec(context.WithoutCancel(ctx))
-	return errors.Join(err, unlock)
+	return migrateUp(ctx, db) // the lock goes with the connection
 }
 
 // migrationLock is the advisory lock under which one of the servers that start at once migrates; the others wait, and find it

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -67,12 +68,23 @@ type Store struct {
 	read    *bun.DB // readers, beside the writer
 	sealer  *Sealer
 	batcher *batcher
+	worker  *batcher  // of the delivery worker's writes: on PostgreSQL another connection's, on SQLite the same
+	pools   []*bun.DB // of the batchers on PostgreSQL
 	unlock  func() error
 	log     *slog.Logger
 
-	hotReads, hotWrites hot // empty on PostgreSQL
-	agents              agentCache
-	clock               atomic.Pointer[reading] // of the database; nil for SQLite
+	hotReads                 hot
+	hotWrites                []string
+	insertions               map[reflect.Type]*insertion
+	endRunsSQL, outcomesSQL  *bulk
+	freshJobsSQL, targetsSQL string
+	lockSessionsSQL          *bulk // on PostgreSQL alone, as the next
+	unlockSessionsSQL        *bulk
+
+	opened  openedSecrets
+	agents  agentCache
+	clock   atomic.Pointer[reading] // of the database; nil for SQLite
+	endings chan struct{}           // RunEndings is to look: one waits at most
 }
 
 // Open opens the database, brings its schema up to date, and starts the commit batcher. Close it after use.
@@ -111,7 +123,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.CheckSchema == nil {
 		cfg.CheckSchema = func(JSONObject) Faults { return nil }
 	}
-	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }}
+	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }, endings: make(chan struct{}, 1)}
 	var err error
 	switch {
 	case IsPostgres(cfg.URL):
@@ -134,11 +146,33 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err == nil {
 		err = s.openHot(ctx)
 	}
+	if err == nil {
+		err = s.startBatchers(ctx)
+	}
 	if err != nil {
 		return nil, errors.Join(err, s.closeConnections())
 	}
-	s.batcher = startBatcher(s)
 	return s, nil
+}
+
+// startBatchers starts the writers. On PostgreSQL each has a connection of its own, on which its statements stay prepared.
+func (s *Store) startBatchers(ctx context.Context) (err error) {
+	if !s.remote() {
+		s.batcher, err = s.startBatcher(ctx, s.db)
+		s.worker = s.batcher
+		return err
+	}
+	for _, b := range []**batcher{&s.batcher, &s.worker} {
+		db := openPool(s.cfg.URL, 1)
+		s.pools = append(s.pools, db)
+		if *b, err = s.startBatcher(ctx, db); err != nil {
+			break
+		}
+	}
+	if err != nil && s.batcher != nil {
+		s.batcher.stop()
+	}
+	return err
 }
 
 // IsPostgres says whether a database URL names PostgreSQL.
@@ -221,16 +255,22 @@ func (s *Store) openPostgres(ctx context.Context) error {
 	if err != nil || u.Host == "" {
 		return errors.New("the database URL does not parse as postgres://user:password@host/database")
 	}
-	connector := pgdriver.NewConnector(pgdriver.WithDSN(s.cfg.URL), pgdriver.WithApplicationName("parley"))
-	db := sql.OpenDB(connector)
-	db.SetMaxOpenConns(20)
-	db.SetMaxIdleConns(20)
-	s.db = bun.NewDB(db, pgdialect.New())
+	s.db = openPool(s.cfg.URL, readers)
 	s.read = s.db
-	if err := db.PingContext(ctx); err != nil {
-		return errors.Join(fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err), db.Close())
+	if err := s.db.PingContext(ctx); err != nil {
+		return errors.Join(fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err), s.db.Close())
 	}
 	return nil
+}
+
+// readers are the connections to PostgreSQL beside those of the batchers.
+const readers = 20
+
+func openPool(url string, connections int) *bun.DB {
+	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(url), pgdriver.WithApplicationName("parley")))
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return bun.NewDB(db, pgdialect.New())
 }
 
 // remote says whether a connection to the database can be lost while the database lives on.
@@ -245,6 +285,7 @@ func (s *Store) Ping(ctx context.Context) error {
 // Close commits what waits, and closes the database.
 func (s *Store) Close() error {
 	s.batcher.stop()
+	s.worker.stop()
 	return s.closeConnections()
 }
 
@@ -252,6 +293,9 @@ func (s *Store) closeConnections() error {
 	var err error
 	if s.read != s.db {
 		err = s.read.Close()
+	}
+	for _, db := range s.pools {
+		err = errors.Join(err, db.Close())
 	}
 	return errors.Join(err, s.db.Close(), s.unlock())
 }

@@ -21,14 +21,16 @@ type Outcome struct {
 	Disable string // why the endpoint is to be disabled; empty: it is not
 }
 
-// deliveryChange is a row of the bulk update that records outcomes.
-type deliveryChange struct {
-	ID       string `bun:"delivery_id,type:text"`
-	Seen     int64  `bun:"seen,type:bigint"` // attempts made before this one
-	Trigger  string `bun:"why,type:text"`
-	Attempts int64  `bun:"attempts,type:bigint"`
-	Status   string `bun:"status,type:text"`
-	Next     *Time  `bun:"next,type:bigint"`
+const outcomesSQL = `UPDATE deliveries SET attempts = new.attempts, leased = FALSE, updated_at = new.updated_at,
+	status = CASE WHEN deliveries.status = 'delivered' THEN 'delivered'
+		WHEN deliveries.next_attempt_at IS NULL AND new.next IS NOT NULL THEN 'failed' ELSE new.status END,
+	next_attempt_at = CASE WHEN deliveries.next_attempt_at IS NULL THEN NULL ELSE new.next END
+	FROM {rows} WHERE deliveries.id = new.id AND deliveries.attempts = new.seen AND deliveries.trigger_name = new.why
+	AND (deliveries.status <> 'delivered' OR deliveries.next_attempt_at IS NOT NULL)`
+
+// What an outcome changes; seen are the attempts made before it.
+var outcomeColumns = []column{
+	{"id", "text"}, {"seen", "bigint"}, {"why", "text"}, {"attempts", "bigint"}, {"status", "text"}, {"next", "bigint"}, {"updated_at", "bigint"},
 }
 
 // Record writes outcomes, their attempts, and what they mean for the endpoints, in one transaction. An outcome counts only
@@ -47,19 +49,14 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 			size += len(*o.Attempt.ResponseBody)
 		}
 	}
-	err = s.batcher.do(size, func(ctx context.Context, t *tx) error {
+	err = s.worker.do(size, func(ctx context.Context, t *tx) error {
 		changed, disabled = nil, nil
 		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
 		if err != nil {
 			return err
 		}
-		var changes []*deliveryChange
-		for _, o := range outcomes {
-			if slices.Contains(good, o.Job.Shard) {
-				changes = append(changes, o.change())
-			}
-		}
-		if len(changes) == 0 {
+		held := slices.DeleteFunc(slices.Clone(outcomes), func(o *Outcome) bool { return !slices.Contains(good, o.Job.Shard) })
+		if len(held) == 0 {
 			return nil
 		}
 		of, err := readHealth(ctx, t, outcomes)
@@ -69,16 +66,14 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		if err != nil {
 			return err
 		}
-		err = t.NewUpdate().With("change", t.NewValues(&changes)).Model((*Delivery)(nil)).TableExpr("change").
-			Set("attempts = change.attempts").Set("leased = ?", false).Set("updated_at = ?", t.now).
-			Set("status = CASE WHEN delivery.status = ? THEN ? WHEN delivery.next_attempt_at IS NULL AND change.next IS NOT NULL THEN ? ELSE change.status END",
-				Delivered, Delivered, Failed).
-			Set("next_attempt_at = CASE WHEN delivery.next_attempt_at IS NULL THEN NULL ELSE change.next END").
-			Where("delivery.id = change.delivery_id AND delivery.attempts = change.seen AND delivery.trigger_name = change.why").
-			Where("delivery.status <> ? OR delivery.next_attempt_at IS NOT NULL", Delivered).
-			Returning("id").Scan(ctx, &changed)
+		_, err = t.run(ctx, s.outcomesSQL, len(held), func(i int) ([]any, error) { return held[i].row(t.now), nil }, func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			changed = append(changed, id)
+			return err
+		})
 		if err != nil {
-			return fmt.Errorf("record %d outcomes: %w", len(changes), err)
+			return fmt.Errorf("record %d outcomes: %w", len(held), err)
 		}
 		written := made(outcomes, changed)
 		if err := recordAttempts(ctx, t, written); err != nil {
@@ -90,18 +85,23 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		disabled, err = of.record(ctx, t, written, s.cfg.EndpointGrace)
 		return err
 	})
+	if len(disabled) > 0 {
+		s.endSoon()
+	}
 	return changed, disabled, err
 }
 
-func (o *Outcome) change() *deliveryChange {
-	c := &deliveryChange{
-		ID: o.Job.DeliveryID, Seen: int64(o.Job.Attempts), Trigger: string(o.Job.Trigger), Attempts: int64(o.Job.Attempts),
-		Status: string(o.Status), Next: o.Next,
-	}
+// row is the outcome as outcomeColumns has it.
+func (o *Outcome) row(now Time) []any {
+	attempts := o.Job.Attempts
 	if o.Attempt != nil {
-		c.Attempts = int64(o.Attempt.Number)
+		attempts = o.Attempt.Number
 	}
-	return c
+	var next any
+	if o.Next != nil {
+		next = int64(*o.Next)
+	}
+	return []any{o.Job.DeliveryID, int64(o.Job.Attempts), string(o.Job.Trigger), int64(attempts), string(o.Status), next, int64(now)}
 }
 
 // made are the outcomes of the deliveries that changed.
@@ -126,13 +126,7 @@ func recordAttempts(ctx context.Context, t *tx, outcomes []*Outcome) error {
 			attempts = append(attempts, o.Attempt)
 		}
 	}
-	if len(attempts) == 0 {
-		return nil
-	}
-	if _, err := t.NewInsert().Model(&attempts).Returning("NULL").Exec(ctx); err != nil {
-		return fmt.Errorf("insert %d attempts: %w", len(attempts), err)
-	}
-	return nil
+	return insert(ctx, t, attempts)
 }
 
 // firstOutcomes keeps one outcome a delivery: after an outage longer than a lease two can wait to be written.
@@ -230,11 +224,12 @@ func (of health) record(ctx context.Context, t *tx, outcomes []*Outcome, grace t
 	was := maps.Clone(of)
 	business, touched := map[string]string{}, map[string]bool{}
 	late, asked := map[string]string{}, map[string]string{} // why they are to be disabled
+	gone := map[string]string{}                             // the addresses that asked for it
 	for _, o := range outcomes {
 		id := o.Job.EndpointID
 		business[id] = o.Job.BusinessID
 		if o.Disable != "" {
-			asked[id] = o.Disable
+			asked[id], gone[id] = o.Disable, o.Job.URL
 		}
 		if !o.counts() {
 			continue
@@ -267,7 +262,7 @@ func (of health) record(ctx context.Context, t *tx, outcomes []*Outcome, grace t
 	}
 	var disabled []string
 	for _, id := range slices.Sorted(maps.Keys(late)) {
-		if err := disableEndpoint(ctx, t, id, late[id]); err != nil {
+		if err := disableEndpoint(ctx, t, id, late[id], gone[id]); err != nil {
 			return nil, err
 		}
 		disabled = append(disabled, business[id])
@@ -275,10 +270,15 @@ func (of health) record(ctx context.Context, t *tx, outcomes []*Outcome, grace t
 	return disabled, nil
 }
 
-func disableEndpoint(ctx context.Context, t *tx, id, reason string) error {
-	_, err := t.NewRaw("UPDATE endpoints SET status = ?, disabled_reason = ? WHERE id = ? AND status = ?", Disabled, reason, id, Enabled).Exec(ctx)
+// disableEndpoint disables an endpoint, unless it is disabled already or, where an address asked for it, has another one by now.
+func disableEndpoint(ctx context.Context, t *tx, id, reason, gone string) error {
+	res, err := t.NewRaw("UPDATE endpoints SET status = ?, disabled_reason = ? WHERE id = ? AND status = ? AND (? = '' OR url = ?)",
+		Disabled, reason, id, Enabled, gone, gone).Exec(ctx)
 	if err != nil {
 		return fmt.Errorf("disable endpoint %s: %w", id, err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return err
 	}
 	return endDeliveries(ctx, t, id, endpointDisabled)
 }

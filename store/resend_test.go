@@ -167,15 +167,15 @@ func TestResendMeetings(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.status(skipped.ID, store.Pending, 0)
-		if overtaken, err := b.s.Overtaken(t.Context(), []string{b.p.ID}); err != nil || len(overtaken) != 0 {
-			t.Errorf("what is sent again stands among the fresh ones: %v, %v", overtaken, err)
+		if to, err := b.s.Targets(t.Context(), []string{b.p.ID}); err != nil || to[0].Waiting {
+			t.Errorf("what is sent again stands among the fresh ones: %+v, %v", to, err)
 		}
 		first := b.claim()
 		if err := b.s.Release(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
-		if overtaken, err := b.s.Overtaken(t.Context(), []string{b.p.ID}); err != nil || len(overtaken) != 0 {
-			t.Errorf("and after it was given back: %v, %v", overtaken, err)
+		if to, err := b.s.Targets(t.Context(), []string{b.p.ID}); err != nil || to[0].Waiting {
+			t.Errorf("and after it was given back: %+v, %v", to, err)
 		}
 		if err := b.s.DeleteEndpoint(t.Context(), b.v, b.p.ID); err != nil {
 			t.Fatal(err)
@@ -455,4 +455,116 @@ func TestEndpointHealth(t *testing.T) {
 			t.Errorf("enabled again, and failed once: %+v", p)
 		}
 	})
+}
+
+// TestANewAddressBeginsAnew: what the old address of an endpoint did, or still answers, does not disable it at its new one.
+func TestANewAddressBeginsAnew(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		const grace = time.Hour
+		b := newBench(t, open, func(c *store.Config) { c.EndpointGrace = grace })
+		b.end(store.Failed, nil, b.event())
+		if err := b.s.FailedSince(t.Context(), grace); err != nil {
+			t.Fatal(err)
+		}
+		old := b.event()
+		p, err := b.s.UpdateEndpoint(t.Context(), b.v, b.p.ID, store.EndpointInput{URL: ptr("https://example.com/new")})
+		if err != nil || p.FailingSince != nil {
+			t.Errorf("moved: %+v, %v", p, err)
+		}
+		gone := func(job *store.Job) *store.Endpoint {
+			t.Helper()
+			_, _, err := b.s.Record(t.Context(), []*store.Outcome{{Job: job, Status: store.Failed, Disable: "gone", Attempt: &store.Attempt{
+				DeliveryID: job.DeliveryID, Number: 1, Trigger: job.Trigger, StartedAt: store.Now(), Error: ptr("http_410"),
+			}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := b.s.Endpoint(t.Context(), b.v.BusinessID, b.p.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		waits := b.event()
+		if p := gone(old); p.Status != store.Enabled {
+			t.Errorf("the old address is gone: %+v", p)
+		}
+		b.status(waits.DeliveryID, store.Pending, 0)
+		if p := gone(waits); p.Status != store.Disabled || *p.DisabledReason != "gone" {
+			t.Errorf("the new address is gone: %+v", p)
+		}
+	})
+}
+
+// TestReplayMeetsChanges changes an endpoint under its replay: of other types, it gets no more of those before; disabled, or
+// deleted, it gets nothing more, and what the replay had made due is as it was.
+func TestReplayMeetsChanges(t *testing.T) {
+	t.Parallel()
+	const window = 4
+	for name, change := range map[string]func(b *bench) error{
+		"other types": func(b *bench) error {
+			_, err := b.s.UpdateEndpoint(t.Context(), b.v, b.p.ID, store.EndpointInput{Events: []store.EventType{store.CallEnded}})
+			return err
+		},
+		"disabled": func(b *bench) error {
+			_, err := b.s.UpdateEndpoint(t.Context(), b.v, b.p.ID, store.EndpointInput{Status: ptr(store.Disabled)})
+			return err
+		},
+		"deleted": func(b *bench) error { return b.s.DeleteEndpoint(t.Context(), b.v, b.p.ID) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, open opener) {
+				b := newBench(t, open, nil)
+				since := store.Now()
+				for range 10 {
+					b.end(store.Failed, nil, b.event())
+				}
+				replay, err := b.s.ReplayEvents(t.Context(), b.v, store.ReplayInput{EndpointID: b.p.ID, Since: since})
+				if err != nil || replay.Total != 10 {
+					t.Fatalf("%s: %+v, %v", name, replay, err)
+				}
+				advance := func() {
+					t.Helper()
+					if _, err := b.s.AdvanceReplays(t.Context(), []store.Hold{b.hold()}, window); err != nil {
+						t.Fatal(err)
+					}
+				}
+				advance()
+				jobs := b.claim()
+				b.end(store.Delivered, nil, jobs[:2]...)
+				if err := change(b); err != nil {
+					t.Fatal(err)
+				}
+				sent, status := 2, store.ReplayStopped
+				if name == "other types" { // what was due by then is sent
+					sent, status = window, store.ReplayFinished
+					b.end(store.Delivered, nil, jobs[2:]...)
+				} else if n := b.end(store.Failed, nil, jobs[2:3]...); n != 1 {
+					t.Errorf("%s: an attempt in flight is not on record", name)
+				} else {
+					sent++
+				}
+				for range 3 {
+					advance()
+					if more := b.claim(); len(more) != 0 {
+						t.Errorf("%s: %d more are sent", name, len(more))
+					}
+				}
+				done, err := b.s.Replay(t.Context(), b.v.BusinessID, replay.ID)
+				if err != nil || done.Status != status || done.Sent != sent || done.FinishedAt == nil {
+					t.Errorf("%s: %+v, %v", name, done, err)
+				}
+				of := map[store.DeliveryStatus]int{}
+				for _, d := range deliveries(t, b.s, b.v) {
+					of[d.Status]++
+					if d.NextAttemptAt != nil {
+						t.Errorf("%s: something waits: %+v", name, d)
+					}
+				}
+				if of[store.Failed]+of[store.Delivered] != 10 {
+					t.Errorf("%s: %v", name, of)
+				}
+			})
+		})
+	}
 }

@@ -3,15 +3,17 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/uptrace/bun"
 )
 
 const (
-	prunedAtOnce = 500         // rows of a kind a transaction: retention must not hold up what is new
-	pruneEvery   = time.Minute // how often there is a look for what is too old
-	keptBatches  = time.Hour   // the ids of batches are needed for seconds
+	prunedAtOnce     = 500         // rows of a kind a transaction: retention must not hold up what is new
+	prunedDeliveries = 1000        // but deliveries, of which an event can have a hundred
+	pruneEvery       = time.Minute // how often there is a look for what is too old
+	keptBatches      = time.Hour   // the ids of batches are needed for seconds
 )
 
 // RunRetention removes what is older than Config.Retention, in small batches, until ctx ends.
@@ -47,13 +49,13 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 		return false, fmt.Errorf("read whose events are too old: %w", err)
 	}
 	for _, business := range businesses {
-		n, err := s.pruneEvents(ctx, business, before)
+		rest, err := s.pruneEvents(ctx, business, before)
 		if err != nil {
 			return false, err
 		}
-		more = more || n == prunedAtOnce
+		more = more || rest
 	}
-	err = s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+	err = s.inTx(ctx, func(ctx context.Context, t *tx) error {
 		for _, prune := range []func(context.Context, *tx, Time) (int, error){pruneMessages, pruneRuns} {
 			n, err := prune(ctx, t, before)
 			if err != nil {
@@ -62,42 +64,58 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 			more = more || n == prunedAtOnce
 		}
 		for _, q := range []struct {
-			query string
+			query string // without its limit
 			args  []any
+			lock  string // the table whose rows go, by the name it has in the query
 		}{
 			{
-				`DELETE FROM usage_hours WHERE hour IN (SELECT hour FROM usage_hours WHERE hour < ? ORDER BY hour LIMIT ?)`,
+				`DELETE FROM usage_hours WHERE hour IN (SELECT hour FROM usage_hours WHERE hour < ? ORDER BY hour`,
 				[]any{t.now.Add(-keptUsage)},
+				"usage_hours",
 			},
 			{
-				`DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE id < ? AND expires_at < ? AND run_id IS NULL ORDER BY id LIMIT ?)`,
+				`DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE id < ? AND expires_at < ? AND run_id IS NULL ORDER BY id`,
 				[]any{firstID("ses", before), before},
+				"sessions",
 			},
 			{
-				`DELETE FROM session_line WHERE (session_id, ticket) IN (SELECT session_id, ticket FROM session_line WHERE alive_until < ? ORDER BY session_id, ticket LIMIT ?)`,
+				`DELETE FROM session_line WHERE (session_id, ticket) IN (SELECT session_id, ticket FROM session_line WHERE alive_until < ? ORDER BY session_id, ticket`,
 				[]any{t.now},
+				"session_line",
 			},
 			{
-				`DELETE FROM idempotency_keys WHERE run_id IN (SELECT run_id FROM idempotency_keys WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`,
+				`DELETE FROM idempotency_keys WHERE run_id IN (SELECT run_id FROM idempotency_keys WHERE expires_at < ? ORDER BY expires_at`,
 				[]any{t.now},
+				"idempotency_keys",
 			},
 			{
-				`DELETE FROM credentials WHERE id IN (SELECT id FROM credentials WHERE revoked_at < ? ORDER BY revoked_at LIMIT ?)`,
+				`DELETE FROM credentials WHERE id IN (SELECT id FROM credentials WHERE revoked_at < ? ORDER BY revoked_at`,
 				[]any{before},
+				"credentials",
 			},
 			{
-				`DELETE FROM attempts WHERE delivery_id IN (SELECT d.id FROM deliveries d JOIN test_events e ON e.id = d.event_id WHERE e.id < ? ORDER BY e.id LIMIT ?)`,
+				`DELETE FROM attempts WHERE delivery_id IN (SELECT d.id FROM deliveries d JOIN test_events e ON e.id = d.event_id WHERE e.id < ? ORDER BY e.id`,
 				[]any{firstID("evt", before)},
+				"d",
 			},
 			{
-				`DELETE FROM deliveries WHERE id IN (SELECT d.id FROM deliveries d JOIN test_events e ON e.id = d.event_id WHERE e.id < ? ORDER BY e.id LIMIT ?)`,
+				`DELETE FROM deliveries WHERE id IN (SELECT d.id FROM deliveries d JOIN test_events e ON e.id = d.event_id WHERE e.id < ? ORDER BY e.id`,
 				[]any{firstID("evt", before)},
+				"d",
 			},
-			{`DELETE FROM test_events WHERE id IN (SELECT id FROM test_events WHERE id < ? ORDER BY id LIMIT ?)`, []any{firstID("evt", before)}},
-			{`DELETE FROM replays WHERE id IN (SELECT id FROM replays WHERE id < ? AND status <> 'running' ORDER BY id LIMIT ?)`, []any{firstID("rpl", before)}},
-			{`DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE id < ? ORDER BY id LIMIT ?)`, []any{firstID("bat", t.now.Add(-keptBatches))}},
+			{`DELETE FROM test_events WHERE id IN (SELECT id FROM test_events WHERE id < ? ORDER BY id`, []any{firstID("evt", before)}, "test_events"},
+			{
+				`DELETE FROM replays WHERE id IN (SELECT id FROM replays WHERE id < ? AND status <> 'running' ORDER BY id`,
+				[]any{firstID("rpl", before)},
+				"replays",
+			},
+			{`DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE id < ? ORDER BY id`, []any{firstID("bat", t.now.Add(-keptBatches))}, "batches"},
 		} {
-			res, err := t.NewRaw(q.query, append(q.args, prunedAtOnce)...).Exec(ctx)
+			query := q.query + " LIMIT ?)"
+			if t.remote { // what somebody is at just now can go the next time: nobody is waited for
+				query = q.query + " LIMIT ? FOR UPDATE OF " + q.lock + " SKIP LOCKED)"
+			}
+			res, err := t.NewRaw(query, append(q.args, prunedAtOnce)...).Exec(ctx)
 			if err != nil {
 				return fmt.Errorf("%s: %w", q.query, err)
 			}
@@ -112,15 +130,15 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 	return more, err
 }
 
-// pruneEvents removes a business's oldest events, and returns how many.
-func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (n int, err error) {
+// pruneEvents removes a business's oldest events, and says whether there may be more.
+func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (more bool, err error) {
 	extent, err := s.Extent(ctx, business)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	events, err := s.EventsAfter(ctx, business, extent.Pruned, extent.Last, nil, prunedAtOnce)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	ids := make([]string, 0, len(events))
 	for _, e := range events {
@@ -130,25 +148,27 @@ func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (
 		ids = append(ids, e.ID)
 	}
 	if len(ids) == 0 {
-		return 0, nil
+		return false, nil
 	}
-	err = s.batcher.do(1024, func(ctx context.Context, t *tx) error {
-		n = 0
-		var due []string
-		err := t.NewRaw("SELECT event_id FROM deliveries WHERE event_id IN (?) AND next_attempt_at IS NOT NULL", bun.List(ids)).Scan(ctx, &due)
-		if err != nil {
-			return fmt.Errorf("read what is still due: %w", err)
+	err = s.inTx(ctx, func(ctx context.Context, t *tx) error {
+		var old, gone []string
+		old, gone, more, err = prunable(ctx, t, ids)
+		n := len(old)
+		if err != nil || n == 0 {
+			return err
 		}
-		old := untilOneOf(ids, due)
-		if n = len(old); n == 0 {
-			return nil
-		}
-		for _, query := range []string{
-			"DELETE FROM events WHERE id IN (?)", // first: a replay that makes a delivery of one keeps it until that is committed
-			"DELETE FROM attempts WHERE delivery_id IN (SELECT id FROM deliveries WHERE event_id IN (?))",
-			"DELETE FROM deliveries WHERE event_id IN (?)",
+		for _, q := range []struct {
+			query string
+			ids   []string
+		}{
+			{"DELETE FROM attempts WHERE delivery_id IN (?)", gone},
+			{"DELETE FROM deliveries WHERE id IN (?)", gone},
+			{"DELETE FROM events WHERE id IN (?)", old},
 		} {
-			if _, err := t.NewRaw(query, bun.List(old)).Exec(ctx); err != nil {
+			if len(q.ids) == 0 {
+				continue
+			}
+			if _, err := t.NewRaw(q.query, bun.List(q.ids)).Exec(ctx); err != nil {
 				return fmt.Errorf("remove %d events of %s: %w", n, business, err)
 			}
 		}
@@ -156,19 +176,48 @@ func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (
 			events[n-1].Seq, business, events[n-1].Seq).Exec(ctx)
 		return err
 	})
-	return n, err
+	return more, err
 }
 
-// untilOneOf is the beginning of list, up to the first that is one of stops.
-func untilOneOf(list, stops []string) []string {
-	stop := make(map[string]bool, len(stops))
-	for _, s := range stops {
-		stop[s] = true
-	}
-	for i, x := range list {
-		if stop[x] {
-			return list[:i]
+// prunable is what of a business's oldest events may go in one commit, with their deliveries: up to the first that still has a
+// delivery to be made, or that somebody is at, and no more than prunedDeliveries of those, however many endpoints there are. More
+// says whether more may go in the next. They are locked first, and nobody is waited for: a replay makes no delivery of such an
+// event, and a delivery that was found ended is not sent again meanwhile.
+func prunable(ctx context.Context, t *tx, ids []string) (events, deliveries []string, more bool, err error) {
+	free := func(model any) *bun.SelectQuery {
+		if t.remote {
+			return t.NewSelect().Model(model).For("UPDATE SKIP LOCKED")
 		}
+		return t.NewSelect().Model(model)
 	}
-	return list
+	var mine, ended []string
+	if err := free((*Event)(nil)).Column("id").Where("id IN (?)", bun.List(ids)).Order("id").Scan(ctx, &mine); err != nil {
+		return nil, nil, false, fmt.Errorf("lock %d old events: %w", len(ids), err)
+	}
+	err = free((*Delivery)(nil)).Column("id").Where("event_id IN (?) AND next_attempt_at IS NULL", bun.List(ids)).Order("id").Scan(ctx, &ended)
+	if err != nil {
+		return nil, nil, false, fmt.Errorf("lock the deliveries of %d old events: %w", len(ids), err)
+	}
+	var rows []*Delivery
+	if err := t.NewSelect().Model(&rows).Column("id", "event_id").Where("event_id IN (?)", bun.List(ids)).Scan(ctx); err != nil {
+		return nil, nil, false, fmt.Errorf("read the deliveries of %d old events: %w", len(ids), err)
+	}
+	locked := make(map[string]bool, len(mine)+len(ended))
+	for _, id := range append(mine, ended...) {
+		locked[id] = true
+	}
+	of := make(map[string][]string, len(ids))
+	for _, d := range rows {
+		of[d.EventID] = append(of[d.EventID], d.ID)
+	}
+	for _, id := range ids {
+		if !locked[id] || slices.ContainsFunc(of[id], func(d string) bool { return !locked[d] }) {
+			return events, deliveries, false, nil
+		}
+		if len(events) > 0 && len(deliveries)+len(of[id]) > prunedDeliveries {
+			return events, deliveries, true, nil
+		}
+		events, deliveries = append(events, id), append(deliveries, of[id]...)
+	}
+	return events, deliveries, len(ids) == prunedAtOnce, nil
 }

@@ -1,10 +1,14 @@
 package store_test
 
 import (
+	"database/sql"
 	"errors"
 	"testing"
 	"time"
 
+	"github.com/uptrace/bun/driver/pgdriver"
+
+	"parley/e2e/servers"
 	"parley/store"
 )
 
@@ -23,7 +27,7 @@ func TestRetention(t *testing.T) {
 		if more, err := s.Prune(t.Context(), store.Now().Add(-time.Hour)); err != nil || more || len(events(t, s, v)) != 9 {
 			t.Errorf("what is not old was removed: %v, %v", more, err)
 		}
-		later := store.Now().Add(time.Second)
+		later := store.Now().Add(30 * time.Minute)
 		for more := true; more; {
 			var err error
 			if more, err = s.Prune(t.Context(), later); err != nil {
@@ -63,4 +67,68 @@ func TestRetention(t *testing.T) {
 			t.Errorf("%d events are left once nothing is due", len(left))
 		}
 	})
+}
+
+// TestRetentionIsBoundedByDeliveries: events go in small commits, counted by their deliveries, and in the end all of them are gone.
+func TestRetentionIsBoundedByDeliveries(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		v := newBusiness(t, s)
+		finish(t, s, begin(t, s, v, ""))
+		for _, e := range events(t, s, v) {
+			if err := s.Copy(t.Context(), e.ID, 600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		later := store.Now().Add(time.Second)
+		for left := 2; left >= 0; left-- { // two events have more than a commit takes
+			more, err := s.Prune(t.Context(), later)
+			if n := len(events(t, s, v)); err != nil || n != left || more != (left > 0) {
+				t.Fatalf("%d events are left, more: %v, %v", n, more, err)
+			}
+		}
+		if n := len(deliveries(t, s, v)); n != 0 {
+			t.Errorf("%d deliveries are left", n)
+		}
+	})
+}
+
+// TestRetentionMeetsARedelivery: a delivery that is sent again at the very moment when retention would remove it stays, and is
+// not waited for.
+func TestRetentionMeetsARedelivery(t *testing.T) {
+	t.Parallel()
+	url := servers.Database(t)
+	s := open(t, func(c *store.Config) { c.URL = url })
+	v := newBusiness(t, s)
+	newEndpoint(t, s, v, store.RunFinished)
+	finish(t, s, begin(t, s, v, ""))
+	if err := s.Copy(t.Context(), events(t, s, v)[1].ID, 1); err != nil {
+		t.Fatal(err)
+	}
+	d := deliveries(t, s, v)
+	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(url)))
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(t.Context(), "UPDATE deliveries SET next_attempt_at = NULL"); err != nil {
+		t.Fatal(err)
+	}
+	again, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = again.Rollback() }()
+	if _, err := again.ExecContext(t.Context(), "UPDATE deliveries SET next_attempt_at = 1 WHERE id = $1", d[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Prune(t.Context(), store.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Delivery(t.Context(), v.BusinessID, d[0].ID); err != nil {
+		t.Errorf("the delivery that is sent again: %v", err)
+	}
+	if events, err := s.EventsByID(t.Context(), []string{d[0].EventID}); err != nil || events[d[0].EventID] == nil {
+		t.Errorf("its event: %v, %v", events, err)
+	}
 }

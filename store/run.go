@@ -49,6 +49,7 @@ type RunStep struct {
 	Text      string     `json:"text"` // what it said, which in the last step is the reply
 	ToolCalls []ToolCall `json:"tool_calls"`
 	Usage     TokenUsage `json:"usage"`
+	Handoff   *Handoff   `json:"handoff,omitempty"` // what a call of HandoffTool asked for
 }
 
 // ToolCall is one call of a tool: what it was called with, and what came of it, cut to a few KiB.
@@ -122,12 +123,13 @@ func (r *Run) event(sequence int64) (*Event, error) {
 		Model      string     `json:"model"`
 		Usage      usage      `json:"usage"`
 		ToolCalls  []toolCall `json:"tool_calls"`
+		Handoff    *Handoff   `json:"handoff,omitempty"`
 		DurationMs int64      `json:"duration_ms"`
 		ErrorClass *string    `json:"error_class,omitempty"`
 	}{
 		r.Status, r.Model,
 		usage{r.InputTokens, r.OutputTokens, r.TotalTokens(), r.Source},
-		calls,
+		calls, r.Handoff(),
 		r.FinishedAt.Sub(r.StartedAt).Milliseconds(), r.ErrorClass,
 	})
 }

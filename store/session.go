@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -36,6 +35,8 @@ type Turn struct {
 	// History says how far the session had got before this turn: what is cached of its history counts only with this.
 	History int64
 	Key     *IdempotencyKey // under which its answer is kept
+	// Rendering is its reply's: set before FinishTurn.
+	Rendering *Rendering
 }
 
 // TurnInput is what a turn begins with. The zero SessionID begins a new session.
@@ -62,7 +63,16 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 		turn.SessionID = newID("ses")
 	}
 	runID, messageID := newID("run"), newID("msg")
-	err := s.batcher.do(2048+2*len(in.Text), func(ctx context.Context, t *tx) error {
+	var step *turnStep
+	if !fresh && in.Ticket == nil && in.Key == nil { // else there is more to look at
+		step = &turnStep{session: in.SessionID, lock: func(t *tx) []any {
+			return []any{
+				in.SessionID, runID, int64(t.now.Add(in.Lease)), int64(t.now.Add(s.cfg.SessionTTL)), in.BusinessID, in.AgentID, string(in.Channel),
+				int64(t.now),
+			}
+		}}
+	}
+	err := s.batcher.doTurn(2048+2*len(in.Text), step, func(ctx context.Context, t *tx) error {
 		lock := Session{
 			ID: turn.SessionID, BusinessID: in.BusinessID, AgentID: in.AgentID, Channel: in.Channel, LastSequence: 1,
 			ExpiresAt: t.now.Add(s.cfg.SessionTTL), RunID: &runID, Fence: 1, CreatedAt: t.now,
@@ -73,9 +83,9 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 			return err
 		}
 		if fresh {
-			if _, err := t.NewInsert().Model(&lock).Returning("NULL").Exec(ctx); err != nil {
-				return fmt.Errorf("insert session: %w", err)
-			}
+			t.sessions = append(t.sessions, &lock)
+		} else if step != nil && step.done {
+			lock.Fence, lock.LastSequence = step.fence, step.sequence
 		} else if err := lockSession(ctx, t, &lock, in.Ticket); err != nil {
 			return err
 		}
@@ -166,16 +176,25 @@ var errTurnLost = refuse(CodeModelTimeout, "model_timeout", "the turn took too l
 func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...RunStep) (*Message, error) {
 	reply := &Message{
 		ID: newID("msg"), BusinessID: turn.Run.BusinessID, SessionID: &turn.SessionID, RunID: &turn.Run.ID,
-		Direction: Outbound, Author: AuthorAgent, Text: text,
+		Direction: Outbound, Author: AuthorAgent, Text: text, Rendering: turn.Rendering,
 	}
-	err := s.batcher.do(2048+2*len(text), func(ctx context.Context, t *tx) error {
-		var sequence int64
-		err := t.row(ctx, unlockSessionSQL, []any{t.now.Add(s.cfg.SessionTTL), turn.SessionID, turn.Run.ID, turn.Run.Fence}, &sequence)
-		if errors.Is(err, sql.ErrNoRows) {
-			return errTurnLost
-		}
-		if err != nil {
-			return fmt.Errorf("unlock session %s: %w", turn.SessionID, err)
+	size := 2048 + 2*len(text)
+	if r := turn.Rendering; r != nil && r.HTML != nil {
+		size += 2 * len(*r.HTML)
+	}
+	step := &turnStep{session: turn.SessionID, unlock: func(t *tx) []any {
+		return []any{turn.SessionID, turn.Run.ID, turn.Run.Fence, int64(t.now.Add(s.cfg.SessionTTL))}
+	}}
+	err := s.batcher.doTurn(size, step, func(ctx context.Context, t *tx) error {
+		sequence := step.sequence
+		if !step.done {
+			err := t.row(ctx, unlockSessionSQL, []any{t.now.Add(s.cfg.SessionTTL), turn.SessionID, turn.Run.ID, turn.Run.Fence}, &sequence)
+			if errors.Is(err, sql.ErrNoRows) {
+				return errTurnLost
+			}
+			if err != nil {
+				return fmt.Errorf("unlock session %s: %w", turn.SessionID, err)
+			}
 		}
 		run := *turn.Run
 		run.end(RunStatusFinished, steps, t.now)
@@ -234,20 +253,24 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...Run
 	})
 }
 
-// endedRun is a row of the bulk update that ends runs.
-type endedRun struct {
-	ID           string    `bun:"run_id,type:text"`
-	Fence        int64     `bun:"seen,type:bigint"`
-	Status       RunStatus `bun:"status,type:text"`
-	Model        string    `bun:"model,type:text"`
-	InputTokens  int64     `bun:"input_tokens,type:bigint"`
-	OutputTokens int64     `bun:"output_tokens,type:bigint"`
-	Source       string    `bun:"usage_source,type:text"`
-	Cost         *int64    `bun:"cost,type:bigint"`
-	ErrorClass   *string   `bun:"error_class,type:text"`
-	Steps        string    `bun:"steps,type:text"`
-	ReplyID      *string   `bun:"reply_id,type:text"`
-	FinishedAt   *Time     `bun:"finished_at,type:bigint"`
+const endRunsSQL = `UPDATE runs SET status = new.status, model = new.model, input_tokens = new.input_tokens,
+	output_tokens = new.output_tokens, usage_source = new.usage_source, cost = new.cost, error_class = new.error_class,
+	steps = new.steps, reply_id = new.reply_id, finished_at = new.finished_at
+	FROM {rows} WHERE runs.id = new.id AND runs.fence = new.fence AND runs.status = 'running'`
+
+var endedRunColumns = []column{
+	{"id", "text"},
+	{"fence", "bigint"},
+	{"status", "text"},
+	{"model", "text"},
+	{"input_tokens", "bigint"},
+	{"output_tokens", "bigint"},
+	{"usage_source", "text"},
+	{"cost", "bigint"},
+	{"error_class", "text"},
+	{"steps", "text"},
+	{"reply_id", "text"},
+	{"finished_at", "bigint"},
 }
 
 // endRuns writes how the transaction's runs ended. The rows of their sessions were locked first, here as everywhere, so that
@@ -256,29 +279,19 @@ func (s *Store) endRuns(ctx context.Context, t *tx) error {
 	if len(t.ended) == 0 {
 		return nil
 	}
-	rows := make([]*endedRun, len(t.ended))
-	for i, r := range t.ended {
-		steps, err := json.Marshal(r.Steps)
-		if err != nil {
-			return fmt.Errorf("encode the steps of run %s: %w", r.ID, err)
-		}
-		rows[i] = &endedRun{
-			r.ID, r.Fence, r.Status, r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), s.cost(r.Steps), r.ErrorClass,
-			string(steps), r.ReplyID, r.FinishedAt,
-		}
+	n, err := t.run(ctx, s.endRunsSQL, len(t.ended), func(i int) ([]any, error) {
+		r := t.ended[i]
+		steps, err := encode(r.Steps)
+		return []any{
+			r.ID, r.Fence, string(r.Status), r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), orNil(s.cost(r.Steps)),
+			orNil(r.ErrorClass), string(steps), orNil(r.ReplyID), int64(*r.FinishedAt),
+		}, err
+	}, nil)
+	if err == nil && n != int64(len(t.ended)) {
+		err = fmt.Errorf("%d of them still ran", n)
 	}
-	res, err := t.NewUpdate().With("ended", t.NewValues(&rows)).Model((*Run)(nil)).TableExpr("ended").
-		Set("status = ended.status").Set("model = ended.model").Set("input_tokens = ended.input_tokens").
-		Set("output_tokens = ended.output_tokens").Set("usage_source = ended.usage_source").Set("cost = ended.cost").
-		Set("error_class = ended.error_class").Set("steps = ended.steps").
-		Set("reply_id = ended.reply_id").Set("finished_at = ended.finished_at").
-		Where("run.id = ended.run_id AND run.fence = ended.seen AND run.status = ?", RunRunning).Exec(ctx)
 	if err != nil {
-		return fmt.Errorf("end %d runs: %w", len(rows), err)
+		return fmt.Errorf("end %d runs: %w", len(t.ended), err)
 	}
-	n, err := res.RowsAffected()
-	if err == nil && n != int64(len(rows)) {
-		err = fmt.Errorf("end %d runs: %d of them still ran", len(rows), n)
-	}
-	return err
+	return nil
 }

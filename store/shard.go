@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"slices"
@@ -38,23 +39,25 @@ func (s *Store) RenewShards(ctx context.Context, replica string) (held []Hold, s
 	if err := s.syncClock(ctx); err != nil {
 		return nil, 0, err
 	}
-	now := s.Now()
-	err = s.db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
-		_, err := tx.NewRaw("INSERT INTO replicas (id, alive_until) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until",
-			replica, now.Add(ShardLease)).Exec(ctx)
+	err = s.inTx(ctx, func(ctx context.Context, t *tx) error {
+		held = nil
+		_, err := t.NewRaw("INSERT INTO replicas (id, alive_until) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until",
+			replica, t.now.Add(ShardLease)).Exec(ctx)
 		if err != nil {
 			return err
 		}
-		err = tx.NewRaw("UPDATE shards SET held_until = ? WHERE owner = ? AND held_until > ? RETURNING shard, token",
-			now.Add(s.shardLease()), replica, now).Scan(ctx, &held)
+		err = t.NewRaw("UPDATE shards SET held_until = ? WHERE shard IN (SELECT shard FROM shards WHERE owner = ? AND held_until > ? ORDER BY shard"+
+			s.locking("NO KEY UPDATE")+") RETURNING shard, token", t.now.Add(s.shardLease()), replica, t.now).Scan(ctx, &held)
 		if err != nil {
 			return err
 		}
-		if _, err := tx.NewRaw("DELETE FROM replicas WHERE alive_until < ?", now).Exec(ctx); err != nil {
+		_, err = t.NewRaw("DELETE FROM replicas WHERE id IN (SELECT id FROM replicas WHERE alive_until < ? ORDER BY id"+
+			s.locking("UPDATE SKIP LOCKED")+")", t.now).Exec(ctx) // one that is locked is about to say that it lives
+		if err != nil {
 			return err
 		}
 		var alive int
-		if err := tx.NewRaw("SELECT COUNT(*) FROM replicas").Scan(ctx, &alive); err != nil {
+		if err := t.NewRaw("SELECT COUNT(*) FROM replicas").Scan(ctx, &alive); err != nil {
 			return err
 		}
 		share = (Shards + alive - 1) / alive
@@ -64,6 +67,27 @@ func (s *Store) RenewShards(ctx context.Context, replica string) (held []Hold, s
 		return nil, 0, fmt.Errorf("renew the shards of %s: %w", replica, err)
 	}
 	return held, share, nil
+}
+
+// inTx runs a transaction of its own beside the batcher's, and repeats it where the database rolled it back for the sake of another
+// one. What locks many rows belongs here: in a batch it would hold them while other writes wait for theirs.
+func (s *Store) inTx(ctx context.Context, do func(ctx context.Context, t *tx) error) error {
+	for collisions := 0; ; collisions++ {
+		err := s.db.RunInTx(ctx, nil, func(ctx context.Context, bunTx bun.Tx) error {
+			return do(ctx, &tx{Tx: bunTx, remote: s.remote(), now: s.Now()})
+		})
+		if !s.remote() || !collided(err) || collisions >= maxCollisions {
+			return err
+		}
+	}
+}
+
+// locking is the clause with which a query locks what it reads, where there are other writers.
+func (s *Store) locking(how string) string {
+	if s.remote() {
+		return " FOR " + how
+	}
+	return ""
 }
 
 func (s *Store) shardLease() time.Duration {
@@ -77,23 +101,22 @@ func (s *Store) shardLease() time.Duration {
 // the same commit. On SQLite everything is free: whoever held it is gone.
 func (s *Store) TakeShards(ctx context.Context, replica string, limit int) ([]Hold, error) {
 	var taken []Hold
-	err := s.db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
+	err := s.inTx(ctx, func(ctx context.Context, t *tx) error {
 		taken = nil
-		now := s.Now()
-		free := tx.NewSelect().ModelTableExpr("shards").Column("shard").Order("shard").Limit(int64(limit))
+		free := t.NewSelect().ModelTableExpr("shards").Column("shard").Order("shard").Limit(int64(limit))
 		if s.Shared() {
-			free = free.Where("held_until <= ?", now).For("UPDATE SKIP LOCKED")
+			free = free.Where("held_until <= ?", t.now).For("UPDATE SKIP LOCKED")
 		}
 		var shards []int
 		if err := free.Scan(ctx, &shards); err != nil || len(shards) == 0 {
 			return err
 		}
-		err := tx.NewRaw("UPDATE shards SET owner = ?, token = token + 1, held_until = ? WHERE shard IN (?) RETURNING shard, token",
-			replica, now.Add(s.shardLease()), bun.List(shards)).Scan(ctx, &taken)
+		err := t.NewRaw("UPDATE shards SET owner = ?, token = token + 1, held_until = ? WHERE shard IN (?) RETURNING shard, token",
+			replica, t.now.Add(s.shardLease()), bun.List(shards)).Scan(ctx, &taken)
 		if err != nil {
 			return err
 		}
-		return freeDeliveries(ctx, tx, shards)
+		return s.freeDeliveries(ctx, t, shards)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("take %d shards for %s: %w", limit, replica, err)
@@ -101,23 +124,31 @@ func (s *Store) TakeShards(ctx context.Context, replica string, limit int) ([]Ho
 	return taken, nil
 }
 
-// GiveShards hands shards back, with what is still in flight there, for another replica to take at once.
+// GiveShards hands shards back, with what is still in flight there, for another replica to take at once. Each goes in a commit of
+// its own: nobody who waits for one of them holds up another.
 func (s *Store) GiveShards(ctx context.Context, holds []Hold) error {
-	err := s.db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
-		mine, err := stillHeld(ctx, tx, s.remote(), holds)
+	var errs []error
+	for _, h := range holds {
+		if err := s.giveShard(ctx, h); err != nil {
+			errs = append(errs, fmt.Errorf("give back shard %d: %w", h.Shard, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) giveShard(ctx context.Context, hold Hold) error {
+	return s.inTx(ctx, func(ctx context.Context, t *tx) error {
+		var mine []int
+		err := t.NewRaw("SELECT shard FROM shards WHERE shard = ? AND token = ?"+s.locking("UPDATE"), hold.Shard, hold.Token).Scan(ctx, &mine)
 		if err != nil || len(mine) == 0 {
 			return err
 		}
-		if err := freeDeliveries(ctx, tx, mine); err != nil {
+		if err := s.freeDeliveries(ctx, t, mine); err != nil {
 			return err
 		}
-		_, err = tx.NewRaw("UPDATE shards SET owner = '', token = token + 1, held_until = 0 WHERE shard IN (?)", bun.List(mine)).Exec(ctx)
+		_, err = t.NewRaw("UPDATE shards SET owner = '', token = token + 1, held_until = 0 WHERE shard = ?", hold.Shard).Exec(ctx)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("give back %d shards: %w", len(holds), err)
-	}
-	return nil
 }
 
 // Leave says that the replica is gone: the others need not wait to find out.
@@ -126,25 +157,27 @@ func (s *Store) Leave(ctx context.Context, replica string) error {
 	return err
 }
 
-// freeDeliveries frees what is in flight in shards: for those never tried it is their sequence that counts from now on.
-func freeDeliveries(ctx context.Context, tx bun.IDB, shards []int) error {
-	_, err := tx.NewRaw(`UPDATE deliveries SET leased = ?, next_attempt_at = CASE WHEN attempts = 0 AND trigger_name = 'automatic' THEN 0 ELSE created_at END
-		WHERE leased AND next_attempt_at IS NOT NULL AND endpoint_id IN (SELECT id FROM endpoints WHERE shard IN (?))`,
-		false, bun.List(shards)).Exec(ctx)
+// freeDeliveries frees what is in flight in shards: for those never tried it is their sequence that counts from now on. What is
+// leased has an instant: a backlog that is due at 0, however long, is passed over in the index.
+func (s *Store) freeDeliveries(ctx context.Context, t *tx, shards []int) error {
+	_, err := t.NewRaw(`UPDATE deliveries SET leased = ?, next_attempt_at = CASE WHEN attempts = 0 AND trigger_name = 'automatic' THEN 0 ELSE created_at END
+		WHERE id IN (SELECT id FROM deliveries WHERE leased AND next_attempt_at > 0 AND endpoint_id IN (SELECT id FROM endpoints WHERE shard IN (?))
+			ORDER BY id`+s.locking("UPDATE")+`)`, false, bun.List(shards)).Exec(ctx)
 	if err != nil {
 		return fmt.Errorf("free the deliveries of %d shards: %w", len(shards), err)
 	}
 	return nil
 }
 
-// stillHeld is which of the holds are still good. On PostgreSQL they stay so until the transaction ends.
+// stillHeld is which of the holds are still good. On PostgreSQL they stay so until the transaction ends: whoever takes or gives a
+// shard locks its key, and only they do; to renew it does not wait for this, nor this for that.
 func stillHeld(ctx context.Context, tx bun.IDB, lock bool, holds []Hold) ([]int, error) {
 	if len(holds) == 0 {
 		return nil, nil
 	}
 	q := tx.NewSelect().ModelTableExpr("shards").Column("shard", "token").Order("shard")
 	if lock {
-		q = q.For("SHARE")
+		q = q.For("KEY SHARE")
 	}
 	shards := make([]int, len(holds))
 	for i, h := range holds {

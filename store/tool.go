@@ -64,9 +64,6 @@ const (
 	maxMcpServers  = 8
 )
 
-// HandoffTool is the name of the tool that every agent has: it hands the conversation to a person.
-const HandoffTool = "handoff_to_human"
-
 var (
 	toolName    = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 	headerName  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}$") // a token of RFC 9110
@@ -89,7 +86,7 @@ func validateTools(tools []ToolInput, cfg Config) Faults {
 		own := t.validate(cfg)
 		switch {
 		case t.Name == HandoffTool:
-			own = append(own, valueError("this name is that of a tool which every agent has").Under("name")...)
+			own = append(own, valueError("this name is that of Parley's own tool: see handoff").Under("name")...)
 		case seen[t.Name]:
 			own = append(own, valueError("there is a tool of this name already").Under("name")...)
 		}

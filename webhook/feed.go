@@ -193,12 +193,9 @@ func (in *intake) hand(ctx context.Context, events []string, documents map[strin
 	for chunk := range slices.Chunk(events, intakeBatch) {
 		var f fed
 		err := in.insist(ctx, func() (err error) {
-			f.jobs, err = in.w.cfg.Store.FreshJobs(ctx, in.w.holds.all(), chunk)
+			f.jobs, f.overtaken, err = in.w.cfg.Store.FreshJobs(ctx, in.w.holds.all(), chunk)
 			if err == nil {
 				f.jobs, err = in.w.withDocuments(ctx, f.jobs, documents)
-			}
-			if err == nil && len(f.jobs) > 0 {
-				f.overtaken, err = in.w.cfg.Store.Overtaken(ctx, endpointsOf(f.jobs))
 			}
 			return err
 		})
@@ -210,18 +207,6 @@ func (in *intake) hand(ctx context.Context, events []string, documents map[strin
 		}
 	}
 	return nil
-}
-
-func endpointsOf(jobs []*store.Job) []string {
-	seen := make(map[string]bool, len(jobs))
-	var out []string
-	for _, j := range jobs {
-		if !seen[j.EndpointID] {
-			seen[j.EndpointID] = true
-			out = append(out, j.EndpointID)
-		}
-	}
-	return out
 }
 
 // lookForLosses looks if the stream is away, or may have lost something since the last look.
@@ -356,8 +341,8 @@ func (w *Worker) answer(ctx context.Context, c *claimed) error {
 		if !known {
 			n = claimedAtOnce
 		}
-		if n = min(n, rest); n > 0 {
-			rest -= n
+		if n = min(n, max(rest, fewLeft)); n > 0 { // a few, however full memory is: else what hangs would starve the others
+			rest = max(0, rest-n)
 			c.wanted[d] = n
 			wanted = append(wanted, store.Wanted{EndpointID: d.EndpointID, Limit: n, UpTo: w.intake.last[d.BusinessID], Hold: h})
 		}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -151,6 +152,84 @@ func TestHostileReceivers(t *testing.T) {
 	}
 	if n := endless.Load(); n > 32<<20 { // what two sockets can hold, not what they could send in the time
 		t.Errorf("%d bytes of two endless bodies were read", n)
+	}
+}
+
+// TestReceiversThatNeverTakePart accept a connection and nothing more: neither the request nor the handshake is ever read. Or they
+// end it in ways that only HTTP/2 has.
+func TestReceiversThatNeverTakePart(t *testing.T) {
+	t.Parallel()
+	const timeout = time.Second
+	w := newWorld(t, t.TempDir(), func(c *webhook.Config) {
+		c.Timeout, c.Policy.Retries = timeout, 0
+		c.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // its own server
+	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() }) // nobody accepts: the kernel does
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Error("HTTP/2 is not used")
+		}
+		switch r.URL.Path {
+		case "/reset":
+			panic(http.ErrAbortHandler)
+		case "/cut":
+			w.WriteHeader(http.StatusTeapot)
+			_, _ = w.Write([]byte("short"))
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		case "/header":
+			for i := range 128 {
+				w.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", 1<<10))
+			}
+		case "/hang":
+			<-r.Context().Done()
+		case "/trailers":
+			w.Header().Set("Trailer", "X-Long")
+			_, _ = w.Write([]byte("ok"))
+			w.Header().Set("X-Long", strings.Repeat("x", 128<<10))
+		}
+	})
+	two := func(path string) string { // each a host of its own: those of one share a connection
+		server := httptest.NewUnstartedServer(answer)
+		server.EnableHTTP2 = true
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		return server.URL + path
+	}
+	kinds := map[string]struct {
+		url, class string
+		status     store.DeliveryStatus
+	}{
+		"the request is never read":   {"http://" + listener.Addr().String(), "timeout", store.Failed},
+		"the handshake is never read": {"https://" + listener.Addr().String(), "timeout", store.Failed},
+		"HTTP/2: reset":               {two("/reset"), "protocol", store.Failed},
+		"HTTP/2: a body that is cut":  {two("/cut"), "http_418", store.Failed},
+		"HTTP/2: oversized header":    {two("/header"), "protocol", store.Failed},
+		"HTTP/2: silence":             {two("/hang"), "timeout", store.Failed},
+		"HTTP/2: oversized trailers":  {two("/trailers"), "", store.Delivered},
+	}
+	endpoints := map[string]*store.Endpoint{}
+	for name, k := range kinds {
+		endpoints[name], _ = w.endpoint(k.url, store.RunFinished)
+	}
+	w.turn("")
+	for name, k := range kinds {
+		d := w.settled(endpoints[name].ID, 1)[0]
+		made, err := w.store.AttemptsOf(t.Context(), []string{d.ID})
+		if err != nil || len(made[d.ID]) != 1 {
+			t.Fatalf("%s: %v, %v", name, made, err)
+		}
+		class := ""
+		if a := made[d.ID][0]; a.Error != nil {
+			class = *a.Error
+		}
+		if class != k.class || d.Status != k.status {
+			t.Errorf("%s: %s, %q, want %s, %q", name, d.Status, class, k.status, k.class)
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ type trace struct {
 	made    store.Timings
 }
 
-func newTrace(start time.Time) *trace { return &trace{start: start, began: map[string]time.Time{}} }
+func newTrace(start time.Time) *trace { return &trace{start: start} }
 
 // on is ctx with the trace in it.
 func (t *trace) on(ctx context.Context) context.Context {
@@ -36,7 +36,14 @@ func (t *trace) on(ctx context.Context) context.Context {
 		DNSDone: func(httptrace.DNSDoneInfo) {
 			locked(func(now time.Time) { t.made.DNSMs = milliseconds(t.looking, now) })
 		},
-		ConnectStart: func(_, addr string) { locked(func(now time.Time) { t.began[addr] = now }) },
+		ConnectStart: func(_, addr string) {
+			locked(func(now time.Time) {
+				if t.began == nil { // most attempts dial nothing
+					t.began = map[string]time.Time{}
+				}
+				t.began[addr] = now
+			})
+		},
 		ConnectDone: func(_, addr string, err error) {
 			locked(func(now time.Time) {
 				if err == nil {

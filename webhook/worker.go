@@ -38,9 +38,7 @@ const (
 	claimedAtOnce = 100 // deliveries an endpoint and claim
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
 	tick          = 50 * time.Millisecond
-	stale         = 50 * time.Millisecond // what was read longer ago is read again before it is sent
-	staleRinging  = time.Second           // while the bell tells of every change of endpoints, on other replicas too
-	rereadWithin  = 2 * time.Second
+	senderIdle    = 5 * time.Second
 	remembered    = time.Minute // how long a change of a business's endpoints is; far beyond what waits unread
 )
 
@@ -55,9 +53,11 @@ type Worker struct {
 	takes    chan int      // shards to be taken
 	pokes    chan struct{} // something was made due: one waits at most
 	fed      chan fed
+	tasks    chan task // to senders that are idle
 	ended    chan ended
 	outcomes chan *store.Outcome
 	intake   intake // the feeder's
+	targets  targets
 
 	mu      sync.Mutex            // guards changed
 	changed map[string]store.Time // when a business's endpoints last changed
@@ -91,8 +91,8 @@ func New(cfg Config) *Worker {
 	w := &Worker{
 		cfg: cfg, replica: uuid.NewString(), holds: holds{shared: cfg.Store.Shared(), of: map[int]*hold{}},
 		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), fed: make(chan fed, 16),
-		ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
-		changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
+		tasks: make(chan task), ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
+		targets: targets{of: map[string]*target{}}, changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
 	}
 	w.intake = intake{w: w, last: map[string]int64{}}
 	return w
@@ -175,6 +175,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}
 	w.drain(cut)
+	close(w.tasks)
 	helpers.Wait()
 	close(w.outcomes)
 	defer time.AfterFunc(lastChance, endRecording).Stop() // with the database away it would go on for ever
@@ -318,6 +319,7 @@ func (w *Worker) tidy(now time.Time) {
 			w.park(l)
 		case l.idle():
 			delete(w.lanes, endpoint)
+			w.targets.forget(endpoint)
 		}
 	}
 }
@@ -348,7 +350,38 @@ func (w *Worker) dispatch(ctx context.Context) {
 		l.begin(job, now)
 		w.flying++
 		w.young = append(w.young, now)
-		go func() { w.ended <- w.deliver(ctx, job, now) }()
+		w.begin(ctx, job, now)
+	}
+}
+
+// task is an attempt to be made.
+type task struct {
+	job   *store.Job
+	began time.Time
+}
+
+// begin has a sender make the attempt: one that is idle, or a new one. Senders are kept, for their stacks have grown to what an
+// attempt needs.
+func (w *Worker) begin(ctx context.Context, job *store.Job, now time.Time) {
+	t := task{job, now}
+	select {
+	case w.tasks <- t:
+	default:
+		go w.sender(ctx, t)
+	}
+}
+
+func (w *Worker) sender(ctx context.Context, t task) {
+	idle := time.NewTimer(senderIdle)
+	defer idle.Stop()
+	for open := true; open; {
+		w.ended <- w.deliver(ctx, t.job, t.began)
+		idle.Reset(senderIdle)
+		select {
+		case t, open = <-w.tasks:
+		case <-idle.C:
+			return
+		}
 	}
 }
 
@@ -369,21 +402,13 @@ func (w *Worker) cutShort(l *lane, job *store.Job) {
 
 // deliver makes one attempt and decides what follows from it.
 func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) ended {
-	limit := stale
-	if w.cfg.Stream.Ringing() {
-		limit = staleRinging
+	waits, err := w.refresh(ctx, job)
+	if err != nil {
+		w.cfg.Log.Warn("send a delivery: giving it back", "error", err)
+		return ended{job: job, began: began, cut: true}
 	}
-	if w.cfg.Store.Now().Sub(job.ReadAt) > limit || w.changedAt(job.BusinessID) >= job.ReadAt {
-		reading, cancel := context.WithTimeout(ctx, rereadWithin)
-		waits, err := w.cfg.Store.Reread(reading, job)
-		cancel()
-		if err != nil {
-			w.cfg.Log.Warn("send a delivery: giving it back", "error", err)
-			return ended{job: job, began: began, cut: true}
-		}
-		if !waits {
-			return ended{job: job, began: began}
-		}
+	if !waits {
+		return ended{job: job, began: began}
 	}
 	if job.EndpointStatus == store.Disabled && job.Trigger != store.TriggerTest {
 		outcome := &store.Outcome{Job: job, Status: store.Skipped}
@@ -461,7 +486,11 @@ func (w *Worker) ask(now time.Time) ask {
 	}
 	for _, l := range lanes {
 		if a.all || l.hungry(now) {
-			a.room[l.Due] = l.room(now)
+			n := l.room(now)
+			if a.rest == 0 {
+				n = max(0, min(n, fewLeft-len(l.queue)))
+			}
+			a.room[l.Due] = n
 		}
 	}
 	return a

@@ -375,6 +375,90 @@ func TestHangingEndpointDelaysNoOther(t *testing.T) {
 	}
 }
 
+// TestHalfOfAllHang has 50 of 100 endpoints hang: the others get everything, their replays and resends too, while those still do
+// and not one of their attempts has ended.
+func TestHalfOfAllHang(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, t.TempDir(), func(c *webhook.Config) { c.Timeout = time.Hour })
+	hanging, healthy := hang(t), newReceiver(t, nil)
+	var slow, fast []*store.Endpoint
+	for range 50 {
+		p, _ := w.endpoint(hanging.URL, store.RunFinished)
+		slow = append(slow, p)
+		p, _ = w.endpoint(healthy.URL, store.RunFinished)
+		fast = append(fast, p)
+	}
+	const n = 12
+	begun := store.Now()
+	for range n {
+		w.turn("")
+	}
+	for _, p := range fast {
+		for _, d := range w.settled(p.ID, n) {
+			if d.Status != store.Delivered {
+				t.Fatalf("a delivery to an endpoint that answers is %s", d.Status)
+			}
+		}
+	}
+	if _, err := w.store.ReplayEvents(t.Context(), w.viewer, store.ReplayInput{EndpointID: fast[0].ID, Since: begun, FailedOnly: new(bool)}); err != nil {
+		t.Fatal(err)
+	}
+	again := w.settled(fast[1].ID, n)[0]
+	if _, err := w.store.Redeliver(t.Context(), w.viewer, again.ID); err != nil {
+		t.Fatal(err)
+	}
+	twice := func(all []*store.Delivery) int {
+		made := 0
+		for _, d := range all {
+			made += d.Attempts
+		}
+		return made
+	}
+	w.await(fast[0].ID, func(all []*store.Delivery) bool { return twice(all) == 2*n })
+	w.await(fast[1].ID, func(all []*store.Delivery) bool { return twice(all) == n+1 })
+	for _, p := range slow {
+		for _, d := range w.await(p.ID, func([]*store.Delivery) bool { return true }) {
+			if d.Attempts != 0 || d.NextAttemptAt == nil {
+				t.Fatalf("a delivery to an endpoint that hangs: %+v", d)
+			}
+		}
+	}
+	if got := len(hanging.got()); got > 8*len(slow) {
+		t.Errorf("%d attempts at once to %d endpoints", got, len(slow))
+	}
+}
+
+// TestRotationMeetsARetry: what is tried again after a rotation is signed by the new secret, with the one before it or, with no
+// overlap, without.
+func TestRotationMeetsARetry(t *testing.T) {
+	t.Parallel()
+	for overlap, signs := range map[int]bool{24: true, 0: false} {
+		w := newWorld(t, t.TempDir(), func(c *webhook.Config) { c.Policy.Backoff = time.Hour })
+		r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
+		p, old := w.endpoint(r.URL, store.RunFinished)
+		w.turn("")
+		d := w.await(p.ID, func(all []*store.Delivery) bool { return len(all) == 1 && all[0].Status == store.Retrying })[0]
+		rotated, err := w.store.RotateSecret(t.Context(), w.viewer, p.ID, overlap)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.store.Redeliver(t.Context(), w.viewer, d.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.await(p.ID, func(all []*store.Delivery) bool { return all[0].Attempts == 2 })
+		second := r.got()[1]
+		for secret, want := range map[string]bool{rotated.Secret: true, old: signs} {
+			oracle, err := standardwebhooks.NewWebhook(secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := oracle.Verify(second.body, second.header); (err == nil) != want {
+				t.Errorf("overlap of %d h: %v, want signed = %v", overlap, err, want)
+			}
+		}
+	}
+}
+
 // TestStopHandsBack stops a worker while an endpoint hangs: what was not delivered goes out when the next one starts.
 func TestStopHandsBack(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"parley/agent"
+	"parley/store"
 )
 
 const maxFound = 2000 // characters of tools' results: what a person reads in a chat
@@ -25,6 +26,9 @@ func calls(req agent.Request) []agent.Call {
 	}
 	message := req.Messages[len(req.Messages)-1].Text
 	said := words(message)
+	if _, polite := courtesy(firstWords(message, mostWords)); polite {
+		called[store.HandoffTool] = true // who asks whether this is a human asks for no other one
+	}
 	var out []agent.Call
 	for _, tool := range req.Tools {
 		if called[tool.Name] || !slices.ContainsFunc(tool.Triggers, func(trigger string) bool { return holds(said, words(trigger)) }) {

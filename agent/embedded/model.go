@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -45,11 +46,15 @@ func (m *Model) Generate(ctx context.Context, req agent.Request) (agent.Reply, e
 		return agent.Reply{}, err
 	}
 	reply := agent.Reply{Calls: calls(req), Model: Name, Usage: store.TokenUsage{Source: store.UsageNone}}
-	if len(reply.Calls) > 0 {
+	switch {
+	case slices.ContainsFunc(reply.Calls, func(c agent.Call) bool { return c.Name == store.HandoffTool }):
+		reply.Text = HandedOff
+	case len(reply.Calls) > 0:
 		return reply, nil
-	}
-	if reply.Text = found(req); reply.Text == "" {
-		reply.Text = m.answer(req)
+	default:
+		if reply.Text = found(req); reply.Text == "" {
+			reply.Text = m.answer(req)
+		}
 	}
 	if req.Text != nil {
 		req.Text(reply.Text)

@@ -3,6 +3,8 @@ package embedded
 import (
 	"regexp"
 	"strings"
+
+	"parley/agent"
 )
 
 // The templates are all that the model says in its own words.
@@ -17,12 +19,13 @@ const (
 	Found         = "Here is what I found."                         // before what a tool has brought
 	FoundNothing  = "I looked it up, and there is nothing to tell." // of an empty result
 	FoundTooMuch  = "I looked it up, and it is too much to quote."  // of one without a sentence short enough
+	HandedOff     = agent.HandoffSentence
 	Failed        = "I'm sorry, I could not look that up just now." // of a call that failed: why is not for customers
 )
 
 // Templates are all of them.
 var Templates = []string{
-	DontKnow, DontKnowShort, Greeting, Welcome, Farewell, AnythingElse, Introduction, Found, FoundNothing, FoundTooMuch, Failed,
+	DontKnow, DontKnowShort, Greeting, Welcome, Farewell, AnythingElse, Introduction, Found, FoundNothing, FoundTooMuch, Failed, HandedOff,
 }
 
 // courtesies are the words of messages that say nothing else, with the template that answers them. The first one found in

@@ -17,7 +17,7 @@ import (
 // The bounds of what is parsed. Parts of goldmark are quadratic; within these bounds the worst input takes some tenths of
 // a second, and no reply that a customer could read comes near them.
 const (
-	maxInput   = 64 << 10 // bytes; what follows is cut off, and reported
+	MaxInput   = 64 << 10 // bytes; what follows is cut off, and reported
 	maxNesting = 16       // quotes and lists within each other; what is deeper stands at this depth
 	maxOpeners = 64       // quote and list markers that begin one line
 	maxMarks   = 1000     // characters of inline markup in one block
@@ -65,8 +65,8 @@ func (t tables) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Con
 // parse reads Markdown, and says whether it had to cut off its end.
 func parse(source string) (doc []block, cut bool) {
 	source = tidy(source)
-	if cut = len(source) > maxInput; cut {
-		end := maxInput
+	if cut = len(source) > MaxInput; cut {
+		end := MaxInput
 		for !utf8.RuneStart(source[end]) {
 			end--
 		}

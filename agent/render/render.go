@@ -33,8 +33,43 @@ var limits = map[store.Channel]limit{
 	store.LinkedIn:  {units: 8000},
 }
 
-// MaxLength is how many characters a channel takes at most; 0: any number.
-func MaxLength(channel store.Channel) int { return limits[channel].units }
+// Limit is what a text on a channel may come to.
+type Limit struct {
+	channel limit
+	most    int    // characters; 0: any number
+	Mark    string // that more was said, where something was cut off
+}
+
+// LimitOf is the limit of a channel, and of a profile's maxLength; 0 is none.
+func LimitOf(channel store.Channel, maxLength int) Limit {
+	_, mark := shower(channel)
+	return Limit{limits[channel], maxLength, mark}
+}
+
+// Fits says whether a text is within it.
+func (l Limit) Fits(text string) bool { return l.channel.fits(text) && within(l.most, text) }
+
+// Size is how long a text is, in all that is counted somewhere.
+type Size struct{ characters, units, bytes int }
+
+// SizeOf measures a text.
+func SizeOf(text string) Size {
+	return Size{utf8.RuneCountInString(text), units(text), len(text)}
+}
+
+// Plus is the size of two texts, one after the other.
+func (s Size) Plus(t Size) Size {
+	return Size{s.characters + t.characters, s.units + t.units, s.bytes + t.bytes}
+}
+
+// Holds says whether a text of this size is within the limit.
+func (l Limit) Holds(s Size) bool {
+	return (l.channel.units == 0 || s.units <= l.channel.units) && (l.channel.bytes == 0 || s.bytes <= l.channel.bytes) &&
+		(l.most <= 0 || s.characters <= l.most)
+}
+
+// Segments counts the messages that a text of an SMS is sent and charged as, and names its encoding.
+func Segments(text string) (n int, encoding string) { return segments(text) }
 
 // Render shows a reply in Markdown as its channel does, in at most maxLength characters and within the channel's own limit.
 // A maxLength of 0 is none. An unknown channel gets plain text of any length.
@@ -42,25 +77,13 @@ func MaxLength(channel store.Channel) int { return limits[channel].units }
 // Text is valid UTF-8 without control characters but line feeds. It is empty only if the reply is nothing but white space and
 // control characters: a reply of which nothing would be shown is shown as it is written.
 func Render(channel store.Channel, markdown string, maxLength int) Rendered {
-	doc, truncated := parse(markdown)
-	show, mark := shower(channel)
-	if truncated {
-		doc = cut(doc, len(markdown), mark)
-	}
-	fits := func(text string) bool { return limits[channel].fits(text) && within(maxLength, text) }
-	text := show(doc)
-	if text == "" {
-		doc = plain(tidy(markdown))
-		if text = show(doc); text == "" {
-			show = asWritten
-			text = show(doc)
-		}
-	}
-	if !fits(text) {
+	doc, show, text, truncated := shownAs(channel, markdown)
+	limit := LimitOf(channel, maxLength)
+	if !limit.Fits(text) {
 		truncated = true
-		short := shorten(doc, mark, show, fits)
+		short := shorten(doc, limit.Mark, show, limit.Fits)
 		if text = show(short); short == nil {
-			text = tiny(asWritten(doc), mark, fits)
+			text = tiny(asWritten(doc), limit.Mark, limit.Fits)
 			short = []block{{kind: paragraph, runs: []run{{text: text}}}}
 		}
 		doc = short
@@ -73,6 +96,29 @@ func Render(channel store.Channel, markdown string, maxLength int) Rendered {
 		out.Segments, out.Encoding = segments(text)
 	}
 	return out
+}
+
+// Show is the Text of Render for a part of a reply, of any length.
+func Show(channel store.Channel, markdown string) string {
+	_, _, text, _ := shownAs(channel, markdown)
+	return text
+}
+
+// shownAs is a reply as a document, how that is shown, and what comes out.
+func shownAs(channel store.Channel, markdown string) (doc []block, show func([]block) string, text string, truncated bool) {
+	doc, truncated = parse(markdown)
+	show, mark := shower(channel)
+	if truncated {
+		doc = cut(doc, len(markdown), mark)
+	}
+	if text = show(doc); text == "" {
+		doc = plain(tidy(markdown))
+		if text = show(doc); text == "" {
+			show = asWritten
+			text = show(doc)
+		}
+	}
+	return doc, show, text, truncated
 }
 
 // shower is how a channel shows a document as text, and how it marks that more was said.

@@ -70,8 +70,33 @@ type Server struct {
 	done chan struct{}
 }
 
-// Up starts the server, again after a Kill, and waits until it accepts connections.
+// Up starts the server, again after a Kill, and waits until it accepts connections. One that ends at once is started once more:
+// PostgreSQL does while processes of the one that was killed are still there.
 func (s *Server) Up() {
+	s.t.Helper()
+	s.start()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(startWithin)
+	for {
+		if conn, err := net.Dial("tcp", s.Addr); err == nil {
+			_ = conn.Close()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			s.t.Fatalf("%s does not accept connections", s.cmd.Path)
+		}
+		select {
+		case <-s.done:
+			s.start()
+		default:
+		}
+	}
+}
+
+func (s *Server) start() {
 	s.t.Helper()
 	s.cmd = s.make()
 	if err := s.cmd.Start(); err != nil {
@@ -83,22 +108,6 @@ func (s *Server) Up() {
 		defer close(done)
 		_ = cmd.Wait()
 	}()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(startWithin)
-	for {
-		if conn, err := net.Dial("tcp", s.Addr); err == nil {
-			_ = conn.Close()
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-done:
-			s.t.Fatalf("%s ended at its start", s.cmd.Path)
-		case <-deadline:
-			s.t.Fatalf("%s does not accept connections", s.cmd.Path)
-		}
-	}
 }
 
 // Kill ends the server as a power cut would.
@@ -178,6 +187,38 @@ func (s *Server) Command(line string) {
 // Postgres is a running PostgreSQL.
 type Postgres struct {
 	*Server
+}
+
+// Pause stops the postmaster and all its processes where they are; Resume lets them go on.
+func (p *Postgres) Pause() {
+	_ = p.Signal(syscall.SIGSTOP) // first: it makes no new ones
+	p.each(syscall.SIGSTOP)
+}
+
+// Resume ends a Pause.
+func (p *Postgres) Resume() {
+	p.each(syscall.SIGCONT)
+	_ = p.Signal(syscall.SIGCONT)
+}
+
+// each signals the postmaster's children: each has a process group of its own.
+func (p *Postgres) each(sig syscall.Signal) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		var pid, parent int
+		var state string
+		i := strings.LastIndexByte(string(raw), ')') // its name, in parentheses, may hold anything
+		if _, err := fmt.Sscan(string(raw[:i]), &pid); err != nil {
+			continue
+		}
+		if _, err := fmt.Sscan(string(raw[i+1:]), &state, &parent); err == nil && parent == p.cmd.Process.Pid {
+			_ = syscall.Kill(pid, sig)
+		}
+	}
 }
 
 // URL is the address of one of its databases.

@@ -1,0 +1,273 @@
+package store
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
+)
+
+// Rows that come by the hundred are written by statements that are prepared once. What such a statement is given stands in its
+// text as one of
+//
+//	FROM {rows}  the rows, as the table `new`
+//	{ids}        a list of ids, as a query of one column
+//
+// PostgreSQL takes an array a column, and one round trip for all rows. SQLite has neither: there a statement is run for each row,
+// with its values where `new` stands, which in the same process costs less than to parse one statement for all of them.
+
+// bulk is a statement over {rows}.
+type bulk struct {
+	text    string // as it is prepared
+	columns []column
+	order   []int // SQLite: the columns whose values it takes, in its order
+	remote  bool
+}
+
+type column struct {
+	name string
+	kind string // text, bigint or boolean
+}
+
+var columnOfNew = regexp.MustCompile(`\bnew\.([a-z_]+)`)
+
+// newBulk makes a statement over rows of these columns.
+func newBulk(remote bool, text string, columns ...column) *bulk {
+	b := &bulk{columns: columns, remote: remote}
+	if remote {
+		arrays, names := make([]string, len(columns)), make([]string, len(columns))
+		for i, c := range columns {
+			arrays[i], names[i] = "?::"+c.kind+"[]", c.name
+		}
+		b.text = strings.Replace(text, "{rows}", "unnest("+strings.Join(arrays, ", ")+") AS new("+strings.Join(names, ", ")+")", 1)
+		return b
+	}
+	b.text = columnOfNew.ReplaceAllStringFunc(strings.Replace(text, "FROM {rows}", "", 1), func(found string) string {
+		name := strings.TrimPrefix(found, "new.")
+		b.order = append(b.order, slices.IndexFunc(columns, func(c column) bool { return c.name == name }))
+		return "?"
+	})
+	return b
+}
+
+// run runs the statement over the rows, which row gives, and returns how many it changed. changed reads what the statement is
+// RETURNING of each on PostgreSQL; on SQLite, which must not return anything, that is the first column of its row.
+func (t *tx) run(ctx context.Context, b *bulk, rows int, row func(i int) ([]any, error), changed func(scan func(...any) error) error) (n int64, err error) {
+	stmt := t.StmtContext(ctx, t.hot[b.text])
+	defer func() { _ = stmt.Close() }()
+	arrays := make([]array, len(b.columns))
+	for i := range rows {
+		values, err := row(i)
+		if err != nil {
+			return 0, err
+		}
+		if b.remote {
+			for c := range arrays {
+				arrays[c].add(values[c])
+			}
+			continue
+		}
+		args := make([]any, len(b.order))
+		for i, c := range b.order {
+			args[i] = values[c]
+		}
+		res, err := stmt.ExecContext(ctx, args...)
+		if err != nil {
+			return 0, err
+		}
+		one, err := res.RowsAffected()
+		if err != nil {
+			return 0, err
+		}
+		n += one
+		if one == 0 || changed == nil {
+			continue
+		}
+		err = changed(func(to ...any) error { *to[0].(*string) = values[0].(string); return nil })
+		if err != nil {
+			return 0, err
+		}
+	}
+	if !b.remote || rows == 0 {
+		return n, nil
+	}
+	args := make([]any, len(arrays))
+	for c := range arrays {
+		args[c] = arrays[c].String()
+	}
+	if changed == nil {
+		res, err := stmt.ExecContext(ctx, args...)
+		if err != nil {
+			return 0, err
+		}
+		return res.RowsAffected()
+	}
+	found, err := stmt.QueryContext(ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = found.Close() }()
+	for found.Next() {
+		if err := changed(found.Scan); err != nil {
+			return 0, err
+		}
+		n++
+	}
+	return n, found.Err()
+}
+
+// array is an array literal of PostgreSQL.
+type array struct{ b []byte }
+
+var escapeInArray = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+func (a *array) add(v any) {
+	if len(a.b) == 0 {
+		a.b = append(a.b, '{')
+	} else {
+		a.b = append(a.b, ',')
+	}
+	switch v := v.(type) {
+	case nil:
+		a.b = append(a.b, "NULL"...)
+	case int64:
+		a.b = strconv.AppendInt(a.b, v, 10)
+	case bool:
+		a.b = strconv.AppendBool(a.b, v)
+	case string:
+		a.b = append(a.b, '"')
+		if strings.ContainsAny(v, `"\`) {
+			v = escapeInArray.Replace(v)
+		}
+		a.b = append(append(a.b, v...), '"')
+	default:
+		panic(fmt.Sprintf("store: %T in an array", v))
+	}
+}
+
+func (a *array) String() string {
+	if len(a.b) == 0 {
+		return "{}"
+	}
+	return string(a.b) + "}"
+}
+
+// withIDs is a query over {ids}, as it is prepared.
+func withIDs(remote bool, text string) string {
+	if remote {
+		return strings.ReplaceAll(text, "{ids}", "SELECT unnest(?::text[])")
+	}
+	return strings.ReplaceAll(text, "{ids}", "SELECT value FROM json_each(?)")
+}
+
+// idsArg is the argument for {ids}.
+func (s *Store) idsArg(ids []string) string {
+	if !s.remote() {
+		b, _ := json.Marshal(ids) // of strings: it cannot fail
+		return string(b)
+	}
+	var a array
+	for _, id := range ids {
+		a.add(id)
+	}
+	return a.String()
+}
+
+// insertion inserts rows of a model, all its columns.
+type insertion struct {
+	*bulk
+	fields []*schema.Field
+}
+
+// newInsertion reads the columns of a model as bun sees them.
+func newInsertion(db *bun.DB, remote bool, model reflect.Type) *insertion {
+	table := db.Table(model)
+	in := &insertion{fields: table.Fields}
+	names := make([]string, len(table.Fields))
+	columns := make([]column, len(table.Fields))
+	for i, f := range table.Fields {
+		names[i] = f.Name
+		columns[i] = column{f.Name, kindOf(f.IndirectType)}
+	}
+	text := "INSERT INTO " + table.Name + " (" + strings.Join(names, ", ") + ") SELECT new." + strings.Join(names, ", new.") + " FROM {rows}"
+	in.bulk = newBulk(remote, text, columns...)
+	return in
+}
+
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64:
+		return "bigint"
+	case reflect.Bool:
+		return "boolean"
+	default:
+		return "text"
+	}
+}
+
+// row are the values of one row, as a driver takes them.
+func (in *insertion) row(model reflect.Value) ([]any, error) {
+	values := make([]any, len(in.fields))
+	for i, f := range in.fields {
+		v, err := plain(f.Value(model))
+		if err != nil {
+			return nil, fmt.Errorf("column %s of %s: %w", f.Name, f.Table.Name, err)
+		}
+		values[i] = v
+	}
+	return values, nil
+}
+
+var valuer = reflect.TypeFor[driver.Valuer]()
+
+// plain is a field as nil, a string, an int64 or a bool. Lists and structs are documents.
+func plain(v reflect.Value) (any, error) {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return nil, nil //nolint:nilnil // NULL
+		}
+		v = v.Elem()
+	}
+	switch v.Kind() {
+	case reflect.String:
+		return v.String(), nil
+	case reflect.Int, reflect.Int64:
+		return v.Int(), nil
+	case reflect.Bool:
+		return v.Bool(), nil
+	}
+	if v.Type().Implements(valuer) {
+		return v.Interface().(driver.Valuer).Value()
+	}
+	b, err := encode(v.Interface())
+	return string(b), err
+}
+
+// insert inserts rows of one of the models that have an insertion.
+func insert[T any](ctx context.Context, t *tx, rows []*T) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	in := t.insertions[reflect.TypeFor[T]()]
+	_, err := t.run(ctx, in.bulk, len(rows), func(i int) ([]any, error) { return in.row(reflect.ValueOf(rows[i]).Elem()) }, nil)
+	if err != nil {
+		return fmt.Errorf("insert %d rows into %s: %w", len(rows), in.fields[0].Table.Name, err)
+	}
+	return nil
+}
+
+// orNil is what v points at, or NULL.
+func orNil[T string | int64](v *T) any {
+	if v == nil {
+		return nil
+	}
+	return *v
+}

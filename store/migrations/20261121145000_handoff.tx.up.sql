@@ -1,0 +1,3 @@
+-- Whether an agent's model may ask for a person.
+
+ALTER TABLE agents ADD COLUMN handoff BOOLEAN NOT NULL DEFAULT FALSE;

@@ -1,0 +1,3 @@
+-- How a channel shows a reply besides its text, as JSON.
+
+ALTER TABLE messages ADD COLUMN rendering TEXT;
