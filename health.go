@@ -58,7 +58,7 @@ func answer(w http.ResponseWriter, status int, body map[string]string) {
 }
 
 // metrics is /metrics, in Prometheus's text format.
-func metrics(s *stream.Stream, live func() graph.Live) http.Handler {
+func metrics(db *store.Store, s *stream.Stream, live func() graph.Live) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -74,6 +74,12 @@ func metrics(s *stream.Stream, live func() graph.Live) http.Handler {
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "parley_stream_losses_total", Help: "How often entries of the stream were, or may have been, lost, and SQL was asked instead.",
 		}, func() float64 { return float64(s.Losses()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "parley_commits_total", Help: "Transactions that committed events.",
+		}, func() float64 { n, _ := db.Commits(); return float64(n) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "parley_commit_seconds_total", Help: "How long they took together, from the instant that their events bear.",
+		}, func() float64 { _, took := db.Commits(); return took.Seconds() }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "parley_live_sockets", Help: "WebSockets that are open.",
 		}, func() float64 { return float64(live().Sockets) }),

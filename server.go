@@ -196,7 +196,8 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 				p.stream.PublishDeliveries(business, deliveries...)
 			}
 		},
-		EndpointGrace: s.EndpointGrace,
+		DeliveriesEnded: p.stream.PublishDeliveries,
+		EndpointGrace:   s.EndpointGrace,
 	}
 	if config.Sealer, err = s.sealer(); err != nil {
 		return nil, err
@@ -266,7 +267,7 @@ func (p *parts) route() error {
 	mux.Handle("GET /graphiql/", page)
 	mux.HandleFunc("GET /healthz", p.health.alive)
 	mux.HandleFunc("GET /readyz", p.health.ready)
-	mux.Handle("GET /metrics", metrics(p.stream, p.graphql.Live))
+	mux.Handle("GET /metrics", metrics(p.store, p.stream, p.graphql.Live))
 	mux.Handle("/", door.authenticate((&rest.API{Store: p.store, Runner: p.runner, Log: p.log}).Handler()))
 	p.handler = identify(allowed.guard(mux))
 	return nil

@@ -204,7 +204,7 @@ func (c *chatter) steady(ctx context.Context, rate int, d time.Duration) (readin
 		return reading{}, 0, err
 	}
 	to, err := c.read()
-	return reading{to.cpu - from.cpu, to.mallocs - from.mallocs, to.made - from.made}, n * perTurn, err
+	return reading{cpu: to.cpu - from.cpu, mallocs: to.mallocs - from.mallocs, made: to.made - from.made}, n * perTurn, err
 }
 
 // reading is what a server's process has come to.
@@ -212,6 +212,8 @@ type reading struct {
 	cpu     float64 // seconds
 	mallocs float64 // allocations
 	made    float64 // results of subscriptions
+
+	commits, committing float64 // transactions with events, and the seconds they took, from the instant that their events bear
 }
 
 func (s *server) read() (reading, error) {
@@ -229,6 +231,7 @@ func (s *server) read() (reading, error) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		for want, field := range map[string]*float64{
 			"go_memstats_mallocs_total": &r.mallocs, "parley_live_results_made_total": &r.made,
+			"parley_commits_total": &r.commits, "parley_commit_seconds_total": &r.committing,
 		} {
 			if name == want {
 				*field, err = strconv.ParseFloat(value, 64)

@@ -124,6 +124,71 @@ func (t *tx) run(ctx context.Context, b *bulk, rows int, row func(i int) ([]any,
 	return n, found.Err()
 }
 
+// fused are statements over rows that PostgreSQL runs in one round trip, in no order: none may need what another one does.
+type fused struct {
+	text  string
+	parts []*bulk
+}
+
+// fuse makes one statement of several, which returns how many rows each of them has changed.
+func fuse(parts ...*bulk) *fused {
+	f := &fused{parts: parts}
+	with, counts := make([]string, len(parts)), make([]string, len(parts))
+	for i, b := range parts {
+		with[i] = fmt.Sprintf("part%d AS (%s RETURNING 1)", i, b.text)
+		counts[i] = fmt.Sprintf("(SELECT count(*) FROM part%d)", i)
+	}
+	f.text = "WITH " + strings.Join(with, ", ") + " SELECT " + strings.Join(counts, ", ")
+	return f
+}
+
+// some are the rows of one part.
+type some struct {
+	rows int
+	row  func(i int) ([]any, error)
+}
+
+// all makes rows of models that have an insertion.
+func all[T any](t *tx, models []*T) some {
+	in := t.insertions[reflect.TypeFor[T]()]
+	return some{len(models), func(i int) ([]any, error) { return in.row(reflect.ValueOf(models[i]).Elem()) }}
+}
+
+// runAll runs the fused statements over their rows: on SQLite one after the other. It returns how many rows each has changed.
+func (t *tx) runAll(ctx context.Context, f *fused, of ...some) ([]int64, error) {
+	counts := make([]int64, len(of))
+	if !t.remote {
+		for i, rows := range of {
+			var err error
+			if counts[i], err = t.run(ctx, f.parts[i], rows.rows, rows.row, nil); err != nil {
+				return nil, err
+			}
+		}
+		return counts, nil
+	}
+	var args []any
+	for i, rows := range of {
+		arrays := make([]array, len(f.parts[i].columns))
+		for n := range rows.rows {
+			values, err := rows.row(n)
+			if err != nil {
+				return nil, err
+			}
+			for c := range arrays {
+				arrays[c].add(values[c])
+			}
+		}
+		for c := range arrays {
+			args = append(args, arrays[c].String())
+		}
+	}
+	to := make([]any, len(counts))
+	for i := range counts {
+		to[i] = &counts[i]
+	}
+	return counts, t.row(ctx, f.text, args, to...)
+}
+
 // array is an array literal of PostgreSQL.
 type array struct{ b []byte }
 
@@ -257,8 +322,8 @@ func insert[T any](ctx context.Context, t *tx, rows []*T) error {
 		return nil
 	}
 	in := t.insertions[reflect.TypeFor[T]()]
-	_, err := t.run(ctx, in.bulk, len(rows), func(i int) ([]any, error) { return in.row(reflect.ValueOf(rows[i]).Elem()) }, nil)
-	if err != nil {
+	of := all(t, rows)
+	if _, err := t.run(ctx, in.bulk, of.rows, of.row, nil); err != nil {
 		return fmt.Errorf("insert %d rows into %s: %w", len(rows), in.fields[0].Table.Name, err)
 	}
 	return nil

@@ -74,19 +74,28 @@ func endSome(ctx context.Context, t *tx, endpoint string, tests bool) (int, erro
 	}
 	ended := 0
 	for _, waiting := range which {
-		res, err := t.NewRaw(`UPDATE deliveries SET status = `+endedSQL+`, next_attempt_at = NULL, leased = ?, updated_at = ?
-			WHERE id IN (SELECT id FROM deliveries WHERE endpoint_id = ? AND `+waiting+` ORDER BY next_attempt_at, seq LIMIT ?`+lock+`)`,
-			false, t.now, endpoint, endedAtOnce).Exec(ctx)
+		var rows []*Delivery
+		err := t.NewRaw(`UPDATE deliveries SET status = `+endedSQL+`, next_attempt_at = NULL, leased = ?, updated_at = ?
+			WHERE id IN (SELECT id FROM deliveries WHERE endpoint_id = ? AND `+waiting+` ORDER BY next_attempt_at, seq LIMIT ?`+lock+`)
+			RETURNING id, business_id`, false, t.now, endpoint, endedAtOnce).Scan(ctx, &rows)
 		if err != nil {
 			return 0, fmt.Errorf("end the deliveries to %s: %w", endpoint, err)
 		}
-		n, err := res.RowsAffected()
-		if err != nil {
-			return 0, err
-		}
-		ended += int(n)
+		t.over = append(t.over, rows...)
+		ended += len(rows)
 	}
 	return ended, nil
+}
+
+// tellEnded tells of deliveries that were ended, by business.
+func (s *Store) tellEnded(over []*Delivery) {
+	of := map[string][]string{}
+	for _, d := range over {
+		of[d.BusinessID] = append(of[d.BusinessID], d.ID)
+	}
+	for business, ids := range of {
+		s.cfg.DeliveriesEnded(business, ids...)
+	}
 }
 
 // unended is an endpoint for which deliveries wait that are over.

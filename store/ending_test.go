@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -87,7 +88,17 @@ func TestWhatWaitsEndsWithItsEndpoint(t *testing.T) {
 	for name, off := range ways {
 		t.Run(name, func(t *testing.T) {
 			onBoth(t, func(t *testing.T, open opener) {
-				s := open(t, nil)
+				var mu sync.Mutex
+				told := map[string]bool{} // of their end, for whoever watches live
+				s := open(t, func(c *store.Config) {
+					c.DeliveriesEnded = func(_ string, ids ...string) {
+						mu.Lock()
+						defer mu.Unlock()
+						for _, id := range ids {
+							told[id] = true
+						}
+					}
+				})
 				v := newBusiness(t, s)
 				p, other := newEndpoint(t, s, v, store.RunFinished), newEndpoint(t, s, v, store.RunFinished)
 				all, hold := backlog(t, s, v, p)
@@ -135,6 +146,11 @@ func TestWhatWaitsEndsWithItsEndpoint(t *testing.T) {
 					t.Error(err)
 				}
 				check("in the end")
+				mu.Lock()
+				if unsaid := all - len(told); unsaid != 0 && (name != "disabled by its receiver" || unsaid != 1) { // of that one its outcome tells
+					t.Errorf("of %d deliveries that ended %d were not told of", all, unsaid)
+				}
+				mu.Unlock()
 				if got := shown(t, s, v, other.ID); got[store.Pending] != 1 || len(got) != 1 {
 					t.Errorf("another endpoint's: %v", got)
 				}

@@ -72,14 +72,18 @@ func (s *Store) openHot(ctx context.Context) (err error) {
 		s.insertions[model] = in
 		s.hotWrites = append(s.hotWrites, in.text)
 	}
-	s.endRunsSQL = newBulk(s.remote(), endRunsSQL, endedRunColumns...)
+	inserting := func(model reflect.Type) *bulk { return s.insertions[model].bulk }
+	ending := newBulk(s.remote(), endRunsSQL, endedRunColumns...)
+	s.turnsSQL = fuse(inserting(reflect.TypeFor[Session]()), inserting(reflect.TypeFor[Message]()), inserting(reflect.TypeFor[Run]()), ending)
+	s.eventsSQL = fuse(inserting(reflect.TypeFor[Event]()), inserting(reflect.TypeFor[Delivery]()))
 	outcomes := outcomesSQL
 	if s.remote() { // SQLite counts, row by row
 		outcomes += " RETURNING deliveries.id"
 	}
 	s.outcomesSQL = newBulk(s.remote(), outcomes, outcomeColumns...)
-	s.hotWrites = append(s.hotWrites, s.endRunsSQL.text, s.outcomesSQL.text)
+	s.hotWrites = append(s.hotWrites, ending.text, s.outcomesSQL.text)
 	if s.remote() {
+		s.hotWrites = append(s.hotWrites, s.turnsSQL.text, s.eventsSQL.text)
 		s.lockSessionsSQL = newBulk(true, lockSessionsSQL, lockColumns...)
 		s.unlockSessionsSQL = newBulk(true, unlockSessionsSQL, unlockColumns...)
 		s.hotWrites = append(s.hotWrites, s.lockSessionsSQL.text, s.unlockSessionsSQL.text)

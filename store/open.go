@@ -55,6 +55,8 @@ type Config struct {
 	// DeliveriesWaiting is told of deliveries that were made due again, or of none in particular, after the commit. It must not
 	// block.
 	DeliveriesWaiting func(business string, deliveries ...string)
+	// DeliveriesEnded is told of deliveries that ended because their endpoint did, after the commit. It must not block.
+	DeliveriesEnded func(business string, deliveries ...string)
 	// EndpointGrace is for how long an endpoint's deliveries may fail without one success before it is disabled; 0: 72 h.
 	EndpointGrace time.Duration
 
@@ -76,7 +78,8 @@ type Store struct {
 	hotReads                 hot
 	hotWrites                []string
 	insertions               map[reflect.Type]*insertion
-	endRunsSQL, outcomesSQL  *bulk
+	outcomesSQL              *bulk
+	turnsSQL, eventsSQL      *fused
 	freshJobsSQL, targetsSQL string
 	lockSessionsSQL          *bulk // on PostgreSQL alone, as the next
 	unlockSessionsSQL        *bulk
@@ -106,6 +109,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if cfg.DeliveriesWaiting == nil {
 		cfg.DeliveriesWaiting = func(string, ...string) {}
+	}
+	if cfg.DeliveriesEnded == nil {
+		cfg.DeliveriesEnded = func(string, ...string) {}
 	}
 	if cfg.EndpointGrace == 0 {
 		cfg.EndpointGrace = 72 * time.Hour

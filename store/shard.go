@@ -73,9 +73,16 @@ func (s *Store) RenewShards(ctx context.Context, replica string) (held []Hold, s
 // one. What locks many rows belongs here: in a batch it would hold them while other writes wait for theirs.
 func (s *Store) inTx(ctx context.Context, do func(ctx context.Context, t *tx) error) error {
 	for collisions := 0; ; collisions++ {
+		var over []*Delivery
 		err := s.db.RunInTx(ctx, nil, func(ctx context.Context, bunTx bun.Tx) error {
-			return do(ctx, &tx{Tx: bunTx, remote: s.remote(), now: s.Now()})
+			t := &tx{Tx: bunTx, remote: s.remote(), now: s.Now()}
+			err := do(ctx, t)
+			over = t.over
+			return err
 		})
+		if err == nil {
+			s.tellEnded(over)
+		}
 		if !s.remote() || !collided(err) || collisions >= maxCollisions {
 			return err
 		}

@@ -43,6 +43,7 @@ func (w *Worker) record(ctx context.Context) {
 
 func (w *Worker) write(ctx context.Context, batch []*store.Outcome) {
 	defer func() {
+		w.unwritten.Add(-int64(len(batch)))
 		for _, o := range batch {
 			w.holds.end(o.Job.Shard)
 		}

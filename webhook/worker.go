@@ -33,7 +33,7 @@ const (
 	tokens        = 64                     // attempts that are young
 	youth         = 200 * time.Millisecond // an older attempt hands its token back
 	maxBacklog    = 10_000                 // deliveries in memory
-	maxInFlight   = 4096                   // attempts at once, slow ones too
+	maxInFlight   = 4096                   // attempts at once, slow ones too, and their outcomes until they are written
 	claimEvery    = 500 * time.Millisecond
 	claimedAtOnce = 100 // deliveries an endpoint and claim
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
@@ -44,20 +44,21 @@ const (
 
 // Worker delivers. Feed it with Offer, and Run it.
 type Worker struct {
-	cfg      Config
-	replica  string // its name among the replicas that share the shards
-	holds    holds
-	inbox    chan []stream.Entry
-	lost     atomic.Int64 // entries that did not fit into the inbox
-	asks     chan ask
-	takes    chan int      // shards to be taken
-	pokes    chan struct{} // something was made due: one waits at most
-	fed      chan fed
-	tasks    chan task // to senders that are idle
-	ended    chan ended
-	outcomes chan *store.Outcome
-	intake   intake // the feeder's
-	targets  targets
+	cfg       Config
+	replica   string // its name among the replicas that share the shards
+	holds     holds
+	inbox     chan []stream.Entry
+	lost      atomic.Int64 // entries that did not fit into the inbox
+	asks      chan ask
+	takes     chan int      // shards to be taken
+	pokes     chan struct{} // something was made due: one waits at most
+	fed       chan fed
+	tasks     chan task // to senders that are idle
+	ended     chan ended
+	outcomes  chan *store.Outcome
+	unwritten atomic.Int64 // outcomes on their way into SQL: with the database slow or away, nothing new begins beyond maxInFlight
+	intake    intake       // the feeder's
+	targets   targets
 
 	mu      sync.Mutex            // guards changed
 	changed map[string]store.Time // when a business's endpoints last changed
@@ -330,7 +331,7 @@ func (w *Worker) dispatch(ctx context.Context) {
 	for len(w.young) > 0 && now.Sub(w.young[0]) > youth {
 		w.young = w.young[1:]
 	}
-	for len(w.ready) > 0 && len(w.young) < tokens && w.flying < maxInFlight {
+	for len(w.ready) > 0 && len(w.young) < tokens && w.flying+int(w.unwritten.Load()) < maxInFlight {
 		l := w.ready[0]
 		w.ready = w.ready[1:]
 		l.ready = false
@@ -449,8 +450,9 @@ func (w *Worker) attemptEnded(e ended) {
 	w.makeReady(l)
 	switch {
 	case e.outcome != nil:
-		w.outcomes <- e.outcome
-		return // the recorder counts it out
+		w.unwritten.Add(1)
+		w.outcomes <- e.outcome // it has room for all that may be in flight
+		return                  // the recorder counts it out
 	case e.cut:
 		w.cutShort(l, e.job)
 	}
