@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -46,7 +47,10 @@ func TestHostileMcpServers(t *testing.T) {
 		return s.URL
 	}
 	hang := func(w http.ResponseWriter, r *http.Request) {
-		asked.Add(1)
+		var call struct{ Method string }
+		if err := json.NewDecoder(r.Body).Decode(&call); err == nil && call.Method == "server/discover" { // the first of a conversation
+			asked.Add(1)
+		}
 		_, _ = io.Copy(io.Discard, r.Body) // so that the server sees its caller leave
 		<-r.Context().Done()
 	}

@@ -176,8 +176,9 @@ func (b *batcher) run() {
 }
 
 var (
-	errFanOut  = errors.New("more deliveries than one batch may make")
-	errUnknown = errors.New("the connection was lost during the commit")
+	errFanOut   = errors.New("more deliveries than one batch may make")
+	errUnknown  = errors.New("the connection was lost during the commit")
+	errNotBegun = errors.New("begin")
 )
 
 // commit commits the batch and leaves each write's outcome in it. A rollback that the database reported is no write's
@@ -209,11 +210,14 @@ func (b *batcher) commit(batch []*write) {
 func (b *batcher) try(batch []*write) ([]*Event, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitLimit)
 	defer cancel()
-	for collisions := 0; ; {
+	for collisions, begun := 0, true; ; {
 		id := newID("bat")
 		events, err := b.transact(ctx, id, batch)
 		if !errors.Is(err, errUnknown) {
 			switch {
+			case errors.Is(err, errNotBegun) && begun && lost(err): // the connection was lost some time ago, and is made again
+				begun = false
+				continue
 			case err != nil && b.s.remote() && lost(err):
 				b.s.log.Warn("commit a batch: the database is away", "error", err)
 				return nil, ErrUnavailable
@@ -237,7 +241,7 @@ func (b *batcher) try(batch []*write) ([]*Event, error) {
 func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*Event, error) {
 	bunTx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("begin: %w", err)
+		return nil, fmt.Errorf("%w: %w", errNotBegun, err)
 	}
 	began := time.Now()
 	t := &tx{Tx: bunTx, remote: b.s.remote(), hot: b.hot, insertions: b.s.insertions, now: b.s.Now()}

@@ -46,9 +46,7 @@ func (s *Store) RenewShards(ctx context.Context, replica string) (held []Hold, s
 		if err != nil {
 			return err
 		}
-		err = t.NewRaw("UPDATE shards SET held_until = ? WHERE shard IN (SELECT shard FROM shards WHERE owner = ? AND held_until > ? ORDER BY shard"+
-			s.locking("NO KEY UPDATE")+") RETURNING shard, token", t.now.Add(s.shardLease()), replica, t.now).Scan(ctx, &held)
-		if err != nil {
+		if held, err = s.renew(ctx, t, replica); err != nil {
 			return err
 		}
 		_, err = t.NewRaw("DELETE FROM replicas WHERE id IN (SELECT id FROM replicas WHERE alive_until < ? ORDER BY id"+
@@ -95,6 +93,24 @@ func (s *Store) locking(how string) string {
 		return " FOR " + how
 	}
 	return ""
+}
+
+// KeepShards renews what the replica holds, and says nothing of whether it lives: for one that is about to end.
+func (s *Store) KeepShards(ctx context.Context, replica string) error {
+	err := s.inTx(ctx, func(ctx context.Context, t *tx) error {
+		_, err := s.renew(ctx, t, replica)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("keep the shards of %s: %w", replica, err)
+	}
+	return nil
+}
+
+func (s *Store) renew(ctx context.Context, t *tx, replica string) (held []Hold, err error) {
+	err = t.NewRaw("UPDATE shards SET held_until = ? WHERE shard IN (SELECT shard FROM shards WHERE owner = ? AND held_until > ? ORDER BY shard"+
+		s.locking("NO KEY UPDATE")+") RETURNING shard, token", t.now.Add(s.shardLease()), replica, t.now).Scan(ctx, &held)
+	return held, err
 }
 
 func (s *Store) shardLease() time.Duration {

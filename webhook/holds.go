@@ -13,7 +13,7 @@ const (
 	renewEvery = time.Second
 	// A shard that is to go waits so long for its attempts in flight: then they are the next holder's to make again, for one slow
 	// receiver must not hold up all of a shard. At a stop they have until the end of the drain.
-	leavePatience = time.Second
+	leavePatience = 3 * time.Second
 	forGood       = time.Hour
 
 	handEvery = 250 * time.Millisecond         // how often a shard that is to be handed back is looked at
@@ -202,6 +202,18 @@ func (w *Worker) renewOnce(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// keep renews the leases of what is still held, for the attempts in flight.
+func (w *Worker) keep() {
+	if !w.holds.shared {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), renewEvery)
+	defer cancel()
+	if err := w.cfg.Store.KeepShards(ctx, w.replica); err != nil {
+		w.cfg.Log.Warn("keep the shards until the attempts in flight have ended", "error", err)
+	}
 }
 
 // give hands shards back.

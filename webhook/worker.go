@@ -204,13 +204,16 @@ func (w *Worker) drain(cut context.CancelCauseFunc) {
 	for range w.fed { // until the feeder has ended: what it still brings is handed back too
 		continue
 	}
-	ticker := time.NewTicker(tick)
+	ticker, renewal := time.NewTicker(tick), time.NewTicker(renewEvery)
 	defer ticker.Stop()
+	defer renewal.Stop()
 	for w.flying > 0 {
 		if w.holds.shared {
 			w.give(context.Background(), w.holds.idle())
 		}
 		select {
+		case <-renewal.C: // an attempt may take longer than its shard's lease has left
+			w.keep()
 		case e := <-w.ended:
 			w.attemptEnded(e)
 		case <-ticker.C:
