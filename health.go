@@ -87,6 +87,9 @@ func metrics(db *store.Store, s *stream.Stream, live func() graph.Live) http.Han
 			Name: "parley_live_streams", Help: "Event streams (SSE) that are open.",
 		}, func() float64 { return float64(live().Streams) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "parley_live_slow_total", Help: "WebSockets that were closed with 1013 since their client took too little of what it was sent.",
+		}, func() float64 { return float64(live().Slow) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "parley_live_results_made_total", Help: "Results of subscriptions that were executed. Equal subscriptions of a business share one.",
 		}, func() float64 { return float64(live().Made) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{

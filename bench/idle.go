@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	viewers  = 200
+	viewers  = 1000
 	calmDown = 3 * time.Second // after what happened last, until the memory is read
 )
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/99designs/gqlgen/graphql/handler"
@@ -42,6 +43,7 @@ type Handler struct {
 	live   *transport.WebSocket
 	events *transport.SSE
 	groups *transport.Groups
+	slow   atomic.Int64
 }
 
 // NewHandler makes the handler. Shut it down after use: http.Server does not wait for WebSockets, and waits for event streams
@@ -81,7 +83,13 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	server.Use(extension.AutomaticPersistedQuery{Cache: persistedDocuments()})
 	server.Use(&limiter{limits: limits})
 	server.Use(oneLoad{})
-	return &Handler{server, live, events, groups}
+	h := &Handler{server: server, live: live, events: events, groups: groups}
+	live.Closed = func(_ context.Context, _ int, reason string) {
+		if reason == transport.ReasonSlow {
+			h.slow.Add(1)
+		}
+	}
+	return h
 }
 
 // orTryAgain closes the sockets that are refused for the moment alone with 1013, at which clients connect again; with the
@@ -103,11 +111,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.server.S
 type Live struct {
 	Sockets, Streams int   // that are open: WebSockets, and responses of server-sent events
 	Made, Given      int64 // results of subscriptions: executed, and sent to clients
+	Slow             int64 // WebSockets that were closed since their client was too slow
 }
 
 // Live tells what the live feeds have come to so far.
 func (h *Handler) Live() Live {
-	return Live{h.live.Open(), h.events.Open(), h.groups.Made.Load(), h.groups.Given.Load()}
+	return Live{h.live.Open(), h.events.Open(), h.groups.Made.Load(), h.groups.Given.Load(), h.slow.Load()}
 }
 
 // Shutdown closes the WebSockets and the event streams, and returns when all of them are closed, or ctx has ended.

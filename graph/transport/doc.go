@@ -26,8 +26,8 @@
 // Order. The messages of one operation are sent in the order in which its resolver made them. Between operations nothing
 // is promised, nor between an operation's messages and pings, which overtake what is queued.
 //
-// Blocking. One goroutine a socket reads, one writes, and each operation runs in its own, so a slow resolver delays
-// neither the other operations nor the reading. A resolver that makes messages faster than its client takes them waits
+// Blocking. One goroutine a socket reads, each operation runs in its own, and what is written waits for no other socket's
+// peer, so a slow resolver delays neither the other operations nor the reading. A resolver that makes messages faster than its client takes them waits
 // once QueueBytes are queued on that socket, and on that socket alone.
 //
 // Loss. No message is skipped. A client that takes nothing for WriteTimeout, or whose queue stays full for that long, is

@@ -31,8 +31,10 @@ const (
 	closeTryAgainLater = 1013
 )
 
+// ReasonSlow is with which reason, and the code 1013, a WebSocket is closed whose client takes too little of what it is sent.
+const ReasonSlow = "slow consumer"
+
 const (
-	reasonSlowConsumer  = "slow consumer"
 	reasonGoingAway     = "going away"
 	reasonForbidden     = "Forbidden"
 	reasonUnauthorized  = "Unauthorized"

@@ -65,6 +65,8 @@ func (q *queue) push(f frame) {
 	q.frames = append(q.frames, f)
 }
 
+func (q *queue) empty() bool { return q.taken == len(q.frames) }
+
 func (q *queue) pop() (frame, bool) {
 	if q.taken == len(q.frames) {
 		return frame{}, false

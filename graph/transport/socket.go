@@ -94,7 +94,7 @@ func (s *socket) closed(code int, reason string) {
 // closeSlow ends a socket whose peer does not read. The close frame can only follow what the kernel has already taken, so
 // it waits for a while longer: a peer that comes back learns why it was closed. That costs one frame's memory.
 func (s *socket) closeSlow() {
-	s.closeWithin(closeTryAgainLater, reasonSlowConsumer, 3*s.limits.write, false)
+	s.closeWithin(closeTryAgainLater, ReasonSlow, 3*s.limits.write, false)
 }
 
 // read handles the client's messages until the connection ends.

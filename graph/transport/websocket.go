@@ -69,6 +69,7 @@ type WebSocket struct {
 	MaxOperations int           // the most operations at a time on a socket, one more is answered with an error; 100
 
 	buffers sync.Pool // of *[]byte: what writers encode into
+	flusher flusher
 
 	mu       sync.Mutex // guards what follows
 	sockets  map[*socket]struct{}
@@ -156,7 +157,7 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 		t: t, limits: t.limits(), exec: exec, conn: conn, header: r.Header, ctx: ctx, cancel: cancel,
 		initialised: make(chan struct{}), operations: map[string]*operation{},
 	}
-	s.out = newWriter(conn.NetConn(), s.limits.write, s.limits.queue, &t.buffers)
+	s.out = newWriter(conn.NetConn(), s.limits.write, s.limits.queue, &t.buffers, &t.flusher)
 	s.out.slow = s.closeSlow
 	if !t.add(s) {
 		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience, true)

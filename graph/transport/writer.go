@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -18,10 +19,12 @@ const closeReplyWait = time.Second
 
 var errSocketClosed = errors.New("the socket is closing")
 
-// writer writes to a connection, from the queue before it, which is bounded in bytes. It has one goroutine, and none while
-// there is nothing to write: an idle connection keeps no stack for it.
+// writer writes to a connection, from the queue before it, which is bounded in bytes. The flusher does it for all connections, as long as
+// they take what there is; else, and to close it, a writer has one goroutine. An idle connection keeps no stack for either.
 type writer struct {
 	conn    net.Conn
+	raw     syscall.RawConn // conn for the flusher; nil if it cannot write to it
+	flusher *flusher
 	stall   time.Duration // for so long the peer may take nothing
 	slow    func()        // called when it took nothing for longer; ends the writer
 	limit   int64
@@ -32,7 +35,7 @@ type writer struct {
 	mu     sync.Mutex // guards what follows, and every deadline of conn; never held while writing
 	urgent queue
 	queue  queue
-	writes bool     // run runs
+	writes bool     // the flusher is to write, or run runs
 	ended  bool     // done is closed
 	end    *closing // set once: the writer takes no more frames, and the one left to send is the close frame
 }
@@ -44,11 +47,15 @@ type closing struct {
 	until  time.Time // the close frame must be out by then, or the connection is cut
 }
 
-func newWriter(conn net.Conn, stall time.Duration, limit int64, buffers *sync.Pool) *writer {
-	return &writer{
-		conn: conn, stall: stall, limit: limit, buffers: buffers,
+func newWriter(conn net.Conn, stall time.Duration, limit int64, buffers *sync.Pool, f *flusher) *writer {
+	w := &writer{
+		conn: conn, stall: stall, limit: limit, buffers: buffers, flusher: f,
 		space: semaphore.NewWeighted(limit), done: make(chan struct{}),
 	}
+	if system, ok := conn.(syscall.Conn); ok {
+		w.raw, _ = system.SyscallConn() // without it a goroutine writes
+	}
+	return w
 }
 
 // send queues a frame. While the queue is full it waits, and no longer than a peer may stall: then that peer is too slow.
@@ -117,7 +124,42 @@ func (w *writer) put(f frame) bool {
 func (w *writer) signal() {
 	if !w.writes && !w.ended {
 		w.writes = true
-		go w.run()
+		if w.raw != nil {
+			w.flusher.add(w)
+		} else {
+			go w.run(nil, 0)
+		}
+	}
+}
+
+// flush writes one batch: it is another connection's turn then. If the connection takes no more at once, or ends, run goes on.
+func (w *writer) flush(a *attempt) {
+	buf, held, end := w.take()
+	switch {
+	case end != nil:
+		go w.run(nil, 0)
+		return
+	case buf == nil:
+		return
+	}
+	if rest := a.on(w.raw, *buf); len(rest) > 0 {
+		*buf = append((*buf)[:0], rest...)
+		go w.run(buf, held)
+		return
+	}
+	w.written(buf, held)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.writes = w.end != nil || !w.urgent.empty() || !w.queue.empty(); w.writes {
+		w.flusher.add(w)
+	}
+}
+
+// written gives back what a batch held.
+func (w *writer) written(buf *[]byte, held int64) {
+	w.space.Release(held)
+	if cap(*buf) <= 2*batchBytes {
+		w.buffers.Put(buf)
 	}
 }
 
@@ -160,11 +202,14 @@ func (w *writer) extend(patience time.Duration) {
 	}
 }
 
-// run writes until nothing is left to write, or the connection ends: because finish was called, or it broke. Then it leaves
-// the connection open for the peer's close frame, or cuts it.
-func (w *writer) run() {
+// run writes buf, if there is one, and then until nothing is left to write, or the connection ends: because finish was called, or it
+// broke. Then it leaves the connection open for the peer's close frame, or cuts it.
+func (w *writer) run(buf *[]byte, held int64) {
 	for {
-		buf, held, end := w.take()
+		var end *closing
+		if buf == nil {
+			buf, held, end = w.take()
+		}
 		if end != nil {
 			w.sendClose(end)
 			w.over()
@@ -174,10 +219,8 @@ func (w *writer) run() {
 			return
 		}
 		err := w.write(*buf)
-		w.space.Release(held)
-		if cap(*buf) <= 2*batchBytes {
-			w.buffers.Put(buf)
-		}
+		w.written(buf, held)
+		buf = nil
 		if err != nil {
 			w.abort()
 			w.over()
@@ -249,6 +292,11 @@ func (w *writer) write(b []byte) error {
 		case n == 0:
 			w.slow()
 		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.end == nil {
+		_ = w.conn.SetWriteDeadline(time.Time{}) // once it is over the flusher could write no more
 	}
 	return nil
 }
