@@ -208,7 +208,7 @@ func TestFiftyAtOnce(t *testing.T) {
 // in flight; then whoever asks again gets a new turn, and its answer from then on.
 func TestIdempotencyKeyAfterACrash(t *testing.T) {
 	t.Parallel()
-	const latency = "PARLEY_EMBEDDED_MODEL_LATENCY=1s"
+	const latency = "PARLEY_EMBEDDED_MODEL_LATENCY=4s" // time for the server to be asked, and killed, meanwhile
 	replicas := production(t, 2, latency).replicas
 	alone := start(t, latency)
 	for name, c := range map[string]struct{ dying, other *server }{"embedded": {alone, alone}, "production": {replicas[0], replicas[1]}} {
