@@ -45,6 +45,7 @@ type tx struct {
 	remote     bool
 	hot        hot
 	insertions map[reflect.Type]*insertion
+	began      time.Time
 	now        Time
 	sessions   []*Session
 	messages   []*Message
@@ -212,7 +213,7 @@ func (b *batcher) try(batch []*write) ([]*Event, error) {
 	defer cancel()
 	for collisions, begun := 0, true; ; {
 		id := newID("bat")
-		events, err := b.transact(ctx, id, batch)
+		t, err := b.transact(ctx, id, batch)
 		if !errors.Is(err, errUnknown) {
 			switch {
 			case errors.Is(err, errNotBegun) && begun && lost(err): // the connection was lost some time ago, and is made again
@@ -225,7 +226,10 @@ func (b *batcher) try(batch []*write) ([]*Event, error) {
 				collisions++
 				continue
 			}
-			return events, err
+			if err != nil {
+				return nil, err
+			}
+			return b.committed(t), nil
 		}
 		committed, err := b.find(ctx, id)
 		if err != nil {
@@ -233,18 +237,27 @@ func (b *batcher) try(batch []*write) ([]*Event, error) {
 			return nil, ErrUnavailable
 		}
 		if committed {
-			return events, nil
+			return b.committed(t), nil
 		}
 	}
 }
 
-func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*Event, error) {
+// committed counts a transaction that was committed, and tells of what it has ended. It returns its events.
+func (b *batcher) committed(t *tx) []*Event {
+	if len(t.events) > 0 {
+		b.commits.Add(1)
+		b.committing.Add(int64(time.Since(t.began)))
+	}
+	b.s.tellEnded(t.over)
+	return t.events
+}
+
+func (b *batcher) transact(ctx context.Context, id string, batch []*write) (*tx, error) {
 	bunTx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotBegun, err)
 	}
-	began := time.Now()
-	t := &tx{Tx: bunTx, remote: b.s.remote(), hot: b.hot, insertions: b.s.insertions, now: b.s.Now()}
+	t := &tx{Tx: bunTx, began: time.Now(), remote: b.s.remote(), hot: b.hot, insertions: b.s.insertions, now: b.s.Now()}
 	err = func() error {
 		if b.s.remote() { // only there can a commit's answer be lost
 			if _, err := t.NewRaw("INSERT INTO batches (id, created_at) VALUES (?, ?)", id, t.now).Exec(ctx); err != nil {
@@ -273,17 +286,12 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) ([]*E
 	Failpoint("commit.before")
 	if err := t.Commit(); err != nil {
 		if b.s.remote() && lost(err) {
-			return t.events, errUnknown
+			return t, errUnknown
 		}
 		return nil, fmt.Errorf("commit: %w", err)
 	}
-	if len(t.events) > 0 {
-		b.commits.Add(1)
-		b.committing.Add(int64(time.Since(began)))
-	}
 	Failpoint("commit.after")
-	b.s.tellEnded(t.over)
-	return t.events, nil
+	return t, nil
 }
 
 // find writes the batch's own id once more, for as long as ctx lets it. A COMMIT may still be on its way: writing waits for its

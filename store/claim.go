@@ -15,8 +15,8 @@ import (
 // What the delivery worker asks of the store: which deliveries to send, and where their outcome goes. A delivery is the
 // worker's while its lease lasts; whatever happens to the worker, the row is due again when the lease is over.
 
-// Job is a delivery that the worker holds, joined with what sending needs. Nothing of it is cached: an endpoint's status,
-// URL and secrets are as they stood when the row was read.
+// Job is a delivery that the worker holds, joined with what sending needs: an endpoint's status, URL and secrets are as they
+// stood at ReadAt. See Aim and Reread for those that wait in memory.
 type Job struct {
 	DeliveryID     string         `bun:"delivery_id"`
 	BusinessID     string         `bun:"business_id"`
@@ -58,7 +58,7 @@ const freshJobsSQL = `SELECT id, endpoint_id, event_id, seq, lane, next_attempt_
 // their events, and the endpoints of them that have older ones waiting. They are of shards that the caller holds.
 func (s *Store) FreshJobs(ctx context.Context, holds []Hold, events []string) (jobs []*Job, overtaken []string, err error) {
 	now := s.Now()
-	rows, err := s.hotReads[s.freshJobsSQL].QueryContext(ctx, s.idsArg(events))
+	rows, err := s.freshRows(ctx, events)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
 	}
@@ -99,6 +99,15 @@ func (s *Store) FreshJobs(ctx context.Context, holds []Hold, events []string) (j
 		return false
 	})
 	return under(holds, jobs), overtaken, nil
+}
+
+// freshRows runs freshJobsSQL: planned anew each time on PostgreSQL, where a plan that was made while the table was small would
+// go on reading all of it.
+func (s *Store) freshRows(ctx context.Context, events []string) (*sql.Rows, error) {
+	if s.remote() {
+		return s.read.QueryContext(ctx, s.freshJobsSQL, s.idsArg(events))
+	}
+	return s.hotReads[s.freshJobsSQL].QueryContext(ctx, s.idsArg(events))
 }
 
 // Target is an endpoint as its deliveries need it.

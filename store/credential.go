@@ -108,6 +108,9 @@ func (s *Store) Authenticate(ctx context.Context, kind CredentialKind, secret st
 	if err != nil {
 		return nil, fmt.Errorf("authenticate: %w", err)
 	}
+	if c.Hash != hashSecret(secret) || c.Kind != kind { // whatever went wrong below: nobody gets another one's rights
+		return nil, errors.New("authenticate: the database answered another question")
+	}
 	if now := s.Now(); c.LastUsedAt == nil || now.Sub(*c.LastUsedAt) > lastUsedStep {
 		s.touch(c.ID, now)
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"strings"
 	"time"
 
@@ -102,3 +103,6 @@ func (s *Store) Copy(ctx context.Context, event string, n int) error {
 		n, Delivered, false, event).Exec(ctx)
 	return err
 }
+
+// OpenPool opens a pool of one connection to PostgreSQL.
+func OpenPool(url string) *sql.DB { return openPool(url, 1).DB }

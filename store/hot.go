@@ -61,7 +61,10 @@ func numbered(query string) string {
 // openHot words the hot statements, and prepares those that read; each batcher prepares those that write.
 func (s *Store) openHot(ctx context.Context) (err error) {
 	s.freshJobsSQL, s.targetsSQL = withIDs(s.remote(), freshJobsSQL), withIDs(s.remote(), targetsSQL)
-	reads := []string{authenticateSQL, agentVersionSQL, rereadSQL, s.freshJobsSQL, s.targetsSQL}
+	reads := []string{authenticateSQL, agentVersionSQL, rereadSQL, s.targetsSQL}
+	if !s.remote() {
+		reads = append(reads, s.freshJobsSQL)
+	}
 	s.hotWrites = []string{lockSessionSQL, unlockSessionSQL, numberEventsSQL}
 	s.insertions = map[reflect.Type]*insertion{}
 	for _, model := range []reflect.Type{

@@ -15,9 +15,7 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
-	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
-	"github.com/uptrace/bun/driver/pgdriver"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
@@ -169,7 +167,7 @@ func (s *Store) startBatchers(ctx context.Context) (err error) {
 		return err
 	}
 	for _, b := range []**batcher{&s.batcher, &s.worker} {
-		db := openPool(s.cfg.URL, 1)
+		db := openPool(s.cfg.URL, 1, byKey)
 		s.pools = append(s.pools, db)
 		if *b, err = s.startBatcher(ctx, db); err != nil {
 			break
@@ -271,13 +269,6 @@ func (s *Store) openPostgres(ctx context.Context) error {
 
 // readers are the connections to PostgreSQL beside those of the batchers.
 const readers = 20
-
-func openPool(url string, connections int) *bun.DB {
-	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(url), pgdriver.WithApplicationName("parley")))
-	db.SetMaxOpenConns(connections)
-	db.SetMaxIdleConns(connections)
-	return bun.NewDB(db, pgdialect.New())
-}
 
 // remote says whether a connection to the database can be lost while the database lives on.
 func (s *Store) remote() bool { return IsPostgres(s.cfg.URL) }

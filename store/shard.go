@@ -78,7 +78,7 @@ func (s *Store) inTx(ctx context.Context, do func(ctx context.Context, t *tx) er
 			over = t.over
 			return err
 		})
-		if err == nil {
+		if err == nil || lost(err) { // then they may have ended
 			s.tellEnded(over)
 		}
 		if !s.remote() || !collided(err) || collisions >= maxCollisions {
@@ -95,14 +95,18 @@ func (s *Store) locking(how string) string {
 	return ""
 }
 
-// KeepShards renews what the replica holds, and says nothing of whether it lives: for one that is about to end.
-func (s *Store) KeepShards(ctx context.Context, replica string) error {
+// KeepShards renews holds, and says nothing of whether their replica lives: for one that is about to end.
+func (s *Store) KeepShards(ctx context.Context, holds []Hold) error {
 	err := s.inTx(ctx, func(ctx context.Context, t *tx) error {
-		_, err := s.renew(ctx, t, replica)
+		good, err := stillHeld(ctx, t, s.remote(), holds)
+		if err != nil || len(good) == 0 {
+			return err
+		}
+		_, err = t.NewRaw("UPDATE shards SET held_until = ? WHERE shard IN (?) AND held_until > ?", t.now.Add(s.shardLease()), bun.List(good), t.now).Exec(ctx)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("keep the shards of %s: %w", replica, err)
+		return fmt.Errorf("keep %d shards: %w", len(holds), err)
 	}
 	return nil
 }

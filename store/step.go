@@ -43,8 +43,7 @@ const unlockSessionsSQL = `UPDATE sessions SET run_id = NULL, locked_until = NUL
 
 var unlockColumns = []column{{"id", "text"}, {"run_id", "text"}, {"fence", "bigint"}, {"expires_at", "bigint"}}
 
-// takeSteps takes the steps of a batch: locks are given back first, so that a turn that waits can have its session at once. Of two
-// steps for one session the second is left to be applied by itself.
+// takeSteps takes the steps of a batch. Of two steps for one session the second is left to be applied by itself.
 func (s *Store) takeSteps(ctx context.Context, t *tx, batch []*write) error {
 	var locks, unlocks []*turnStep
 	for _, w := range batch {
@@ -64,6 +63,9 @@ func (s *Store) takeSteps(ctx context.Context, t *tx, batch []*write) error {
 	if err := t.take(ctx, s.unlockSessionsSQL, unlocks, func(x *turnStep) []any { return x.unlock(t) }); err != nil {
 		return fmt.Errorf("unlock %d sessions: %w", len(unlocks), err)
 	}
+	locks = slices.DeleteFunc(locks, func(x *turnStep) bool { // after what unlocks it, which is applied in its turn
+		return slices.ContainsFunc(unlocks, func(u *turnStep) bool { return u.session == x.session })
+	})
 	if err := t.take(ctx, s.lockSessionsSQL, locks, func(x *turnStep) []any { return x.lock(t) }); err != nil {
 		return fmt.Errorf("lock %d sessions: %w", len(locks), err)
 	}
@@ -71,7 +73,7 @@ func (s *Store) takeSteps(ctx context.Context, t *tx, batch []*write) error {
 }
 
 func (t *tx) take(ctx context.Context, b *bulk, steps []*turnStep, row func(*turnStep) []any) error {
-	slices.SortStableFunc(steps, func(x, y *turnStep) int { return cmp.Compare(x.session, y.session) }) // rows are locked in one order
+	slices.SortStableFunc(steps, func(x, y *turnStep) int { return cmp.Compare(x.session, y.session) })
 	steps = slices.CompactFunc(steps, func(x, y *turnStep) bool { return x.session == y.session })
 	if len(steps) == 0 {
 		return nil
@@ -87,6 +89,9 @@ func (t *tx) take(ctx context.Context, b *bulk, steps []*turnStep, row func(*tur
 			return err
 		}
 		x := of[id]
+		if x == nil {
+			return fmt.Errorf("session %s was not asked for", id)
+		}
 		x.done, x.fence, x.sequence = true, fence, sequence
 		return nil
 	})

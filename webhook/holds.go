@@ -142,6 +142,17 @@ func (h *holds) idle() []store.Hold {
 	return out
 }
 
+// still are the holds that were not let go of, leaving or not.
+func (h *holds) still() []store.Hold {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []store.Hold
+	for _, x := range h.of {
+		out = append(out, x.Hold)
+	}
+	return out
+}
+
 // rest takes what is left.
 func (h *holds) rest() []store.Hold {
 	h.mu.Lock()
@@ -209,9 +220,13 @@ func (w *Worker) keep() {
 	if !w.holds.shared {
 		return
 	}
+	holds := w.holds.still()
+	if len(holds) == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), renewEvery)
 	defer cancel()
-	if err := w.cfg.Store.KeepShards(ctx, w.replica); err != nil {
+	if err := w.cfg.Store.KeepShards(ctx, holds); err != nil {
 		w.cfg.Log.Warn("keep the shards until the attempts in flight have ended", "error", err)
 	}
 }

@@ -64,7 +64,7 @@ func (w *Worker) refresh(ctx context.Context, job *store.Job) (waits bool, err e
 		if err != nil {
 			return false, err
 		}
-		if len(read) == 0 {
+		if len(read) != 1 || read[0].EndpointID != job.EndpointID {
 			return false, nil
 		}
 		t.last = read[0]

@@ -39,7 +39,6 @@ const (
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
 	tick          = 50 * time.Millisecond
 	senderIdle    = 5 * time.Second
-	remembered    = time.Minute // how long a change of a business's endpoints is; far beyond what waits unread
 )
 
 // Worker delivers. Feed it with Offer, and Run it.
@@ -115,8 +114,8 @@ func (w *Worker) Changed(business string) {
 	now := w.cfg.Store.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for b, at := range w.changed {
-		if now.Sub(at) > remembered {
+	for b, at := range w.changed { // no job waits in memory for longer than its lease
+		if now.Sub(at) > Lease(w.cfg.Timeout) {
 			delete(w.changed, b)
 		}
 	}
@@ -209,7 +208,9 @@ func (w *Worker) drain(cut context.CancelCauseFunc) {
 	defer renewal.Stop()
 	for w.flying > 0 {
 		if w.holds.shared {
-			w.give(context.Background(), w.holds.idle())
+			giving, cancel := context.WithTimeout(context.Background(), lastChance)
+			w.give(giving, w.holds.idle())
+			cancel()
 		}
 		select {
 		case <-renewal.C: // an attempt may take longer than its shard's lease has left
@@ -413,6 +414,9 @@ func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) e
 	}
 	if !waits {
 		return ended{job: job, began: began}
+	}
+	if w.late(job) { // reading took long
+		return ended{job: job, began: began, cut: true}
 	}
 	if job.EndpointStatus == store.Disabled && job.Trigger != store.TriggerTest {
 		outcome := &store.Outcome{Job: job, Status: store.Skipped}

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+	"github.com/uptrace/bun/driver/pgdriver"
+)
+
+// byKey is how a batcher's connection plans. What it runs finds rows by their keys, in plans that stay: one made while a table was
+// small must not go on reading all of it when it has grown.
+var byKey = pgdriver.WithConnParams(map[string]any{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"})
+
+func openPool(url string, connections int, options ...pgdriver.Option) *bun.DB {
+	options = append([]pgdriver.Option{pgdriver.WithDSN(url), pgdriver.WithApplicationName("parley")}, options...)
+	db := sql.OpenDB(pgConnector{pgdriver.NewConnector(options...)})
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return bun.NewDB(db, pgdialect.New())
+}
+
+// pgConnector makes connections that end with their first failure. The driver sees to that for plain statements, and not for
+// prepared ones: a connection that had timed out there would go back to the pool with its answer still to come, and give it to
+// whoever asks next.
+type pgConnector struct{ *pgdriver.Connector }
+
+func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &pgConn{conn.(*pgdriver.Conn)}, nil
+}
+
+type pgConn struct{ *pgdriver.Conn }
+
+// check ends the connection after a failure that is not the database's own word on a statement.
+func (c *pgConn) check(err error) error {
+	var said pgdriver.Error
+	if err != nil && (!errors.As(err, &said) || said.Field('V') == "FATAL" || said.Field('V') == "PANIC") {
+		_ = c.Close()
+	}
+	return err
+}
+
+func (c *pgConn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+func (c *pgConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	stmt, err := c.Conn.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, c.check(err)
+	}
+	return &pgStmt{stmt, c}, nil
+}
+
+type pgStmt struct {
+	driver.Stmt
+	conn *pgConn
+}
+
+// Close does nothing: statements live as long as their connections, and asking for the end of each would take a round trip.
+func (s *pgStmt) Close() error { return nil }
+
+func (s *pgStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	if !s.conn.IsValid() {
+		return nil, driver.ErrBadConn
+	}
+	result, err := s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
+	return result, s.conn.check(err)
+}
+
+func (s *pgStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	if !s.conn.IsValid() {
+		return nil, driver.ErrBadConn
+	}
+	rows, err := s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
+	if err != nil {
+		return nil, s.conn.check(err)
+	}
+	return &pgRows{rows, s.conn}, nil
+}
+
+type pgRows struct {
+	driver.Rows
+	conn *pgConn
+}
+
+func (r *pgRows) Next(to []driver.Value) error {
+	err := r.Rows.Next(to)
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	return r.conn.check(err)
+}
+
+func (r *pgRows) Close() error { return r.conn.check(r.Rows.Close()) }

@@ -1,0 +1,39 @@
+package store_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"parley/e2e/servers"
+	"parley/store"
+)
+
+// TestALateAnswerIsNobodyElses: a prepared statement whose caller gave up leaves nothing to whoever asks next.
+func TestALateAnswerIsNobodyElses(t *testing.T) {
+	t.Parallel()
+	db := store.OpenPool(servers.Database(t))
+	defer func() { _ = db.Close() }()
+	stmt, err := db.PrepareContext(t.Context(), "SELECT $1::text FROM pg_sleep($2::float8)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stmt.Close() }()
+	ask := func(ctx context.Context, who string, sleep float64) (said string, err error) {
+		err = stmt.QueryRowContext(ctx, who, sleep).Scan(&said)
+		return said, err
+	}
+	if _, err := ask(t.Context(), "Zoe", 0); err != nil {
+		t.Fatal(err)
+	}
+	hasty, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if said, err := ask(hasty, "Alice", 0.5); err == nil {
+		t.Fatalf("Alice did not give up: %q", said)
+	}
+	for _, who := range []string{"Bob", "Carol"} {
+		if said, err := ask(t.Context(), who, 0); err != nil || said != who {
+			t.Errorf("%s was told %q, %v", who, said, err)
+		}
+	}
+}
