@@ -107,6 +107,7 @@ func pauseReplica(r *rig) {
 	eventually(r.t, "shared out", owners(2))
 	r.sleep(victim)
 	_ = victim.cmd.Process.Signal(syscall.SIGSTOP)
+	defer func() { _ = victim.cmd.Process.Signal(syscall.SIGCONT) }() // if this fails, who waits for its answers is not to hang
 	r.crashed()
 	eventually(r.t, "taken over from one that sleeps", owners(1))
 	r.more(5)

@@ -5,20 +5,34 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/driver/pgdriver"
 )
 
+// A server that falls asleep in the middle of a transaction would keep its locks, and with them its shards, from those that are
+// awake: PostgreSQL ends a session that leaves a transaction alone for as long as a shard's lease.
+var awake = map[string]any{"idle_in_transaction_session_timeout": fmt.Sprint(ShardLease.Milliseconds())}
+
 // byKey is how a batcher's connection plans. What it runs finds rows by their keys, in plans that stay: one made while a table was
 // small must not go on reading all of it when it has grown.
-var byKey = pgdriver.WithConnParams(map[string]any{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"})
+var byKey = map[string]any{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 
-func openPool(url string, connections int, options ...pgdriver.Option) *bun.DB {
-	options = append([]pgdriver.Option{pgdriver.WithDSN(url), pgdriver.WithApplicationName("parley")}, options...)
-	db := sql.OpenDB(pgConnector{pgdriver.NewConnector(options...)})
+func openPool(url string, connections int, params ...map[string]any) *bun.DB {
+	connector := pgdriver.NewConnector(pgdriver.WithDSN(url), pgdriver.WithApplicationName("parley"))
+	set := connector.Config().ConnParams // of the URL
+	if set == nil {
+		set = map[string]any{}
+	}
+	for _, p := range append(params, awake) {
+		maps.Copy(set, p)
+	}
+	connector.Config().ConnParams = set
+	db := sql.OpenDB(pgConnector{connector})
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
 	return bun.NewDB(db, pgdialect.New())
