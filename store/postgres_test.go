@@ -37,3 +37,14 @@ func TestALateAnswerIsNobodyElses(t *testing.T) {
 		}
 	}
 }
+
+// TestASleeperKeepsNoLocks: PostgreSQL ends a session that leaves a transaction alone for as long as a shard's lease.
+func TestASleeperKeepsNoLocks(t *testing.T) {
+	t.Parallel()
+	db := store.OpenPool(servers.Database(t))
+	defer func() { _ = db.Close() }()
+	var limit string
+	if err := db.QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&limit); err != nil || limit != store.ShardLease.String() {
+		t.Errorf("a transaction may be left alone for %q, %v", limit, err)
+	}
+}
