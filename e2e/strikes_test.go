@@ -155,9 +155,6 @@ func doubtCommits(r *rig) {
 func stopSlowly(r *rig) {
 	eventually(r.t, "in flight at a slow receiver", func() bool { return r.slow.Load() > 0 })
 	stopServer(r)
-	if len(r.servers) > 1 {
-		r.allowed += endpointInFlight // of a shard that goes to the one that came back: it waits three seconds for its attempts
-	}
 }
 
 func stopServer(r *rig) {

@@ -298,11 +298,7 @@ func encode(v any) string {
 // query runs a GraphQL operation with a token, and returns its data; errors fail the story.
 func (s *server) query(token, query string, variables object) any {
 	s.t.Helper()
-	var answer any
-	eventually(s.t, "an answer", func() bool { // who is told to come back, as after a restart of PostgreSQL, does
-		answer = s.graphql(withToken(token), query, variables)
-		return at(answer, "errors") == nil || at(answer, "errors", 0, "extensions", "code") != "UNAVAILABLE"
-	})
+	answer := s.graphql(withToken(token), query, variables)
 	if errs := at(answer, "errors"); errs != nil {
 		s.t.Fatalf("%s: %v", query, errs)
 	}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
+	"sync/atomic"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
@@ -32,7 +34,7 @@ func openPool(url string, connections int, params ...map[string]any) *bun.DB {
 		maps.Copy(set, p)
 	}
 	connector.Config().ConnParams = set
-	db := sql.OpenDB(pgConnector{connector})
+	db := sql.OpenDB(pgConnector{connector, new(atomic.Int64)})
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
 	return bun.NewDB(db, pgdialect.New())
@@ -41,25 +43,62 @@ func openPool(url string, connections int, params ...map[string]any) *bun.DB {
 // pgConnector makes connections that end with their first failure. The driver sees to that for plain statements, and not for
 // prepared ones: a connection that had timed out there would go back to the pool with its answer still to come, and give it to
 // whoever asks next.
-type pgConnector struct{ *pgdriver.Connector }
+type pgConnector struct {
+	*pgdriver.Connector
+	ends *atomic.Int64 // of the server, that its connections have told of
+}
 
 func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	made := c.ends.Load()
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &pgConn{conn.(*pgdriver.Conn)}, nil
+	return &pgConn{conn.(*pgdriver.Conn), c.ends, made}, nil
 }
 
-type pgConn struct{ *pgdriver.Conn }
+type pgConn struct {
+	*pgdriver.Conn
+	ends *atomic.Int64
+	made int64 // ends when it was made
+}
 
-// check ends the connection after a failure that is not the database's own word on a statement.
+// check ends the connection after a failure that is not the database's own word on a statement. If the server ended it, those of
+// the pool that were made before have most likely ended too: none of them is used again.
 func (c *pgConn) check(err error) error {
 	var said pgdriver.Error
-	if err != nil && (!errors.As(err, &said) || said.Field('V') == "FATAL" || said.Field('V') == "PANIC") {
-		_ = c.Close()
+	if err == nil || errors.As(err, &said) && said.Field('V') != "FATAL" && said.Field('V') != "PANIC" {
+		return err
+	}
+	_ = c.Close()
+	var network net.Error
+	if !errors.Is(err, context.Canceled) && (!errors.As(err, &network) || !network.Timeout()) {
+		c.ends.CompareAndSwap(c.made, c.made+1)
 	}
 	return err
+}
+
+// ResetSession is asked before the pool gives the connection out again.
+func (c *pgConn) ResetSession(ctx context.Context) error {
+	if c.made < c.ends.Load() {
+		return driver.ErrBadConn
+	}
+	return c.Conn.ResetSession(ctx)
+}
+
+func (c *pgConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.Conn.BeginTx(ctx, options)
+	return tx, c.check(err)
+}
+
+func (c *pgConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	result, err := c.Conn.ExecContext(ctx, query, args)
+	return result, c.check(err)
+}
+
+func (c *pgConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	rows, err := c.Conn.QueryContext(ctx, query, args)
+	return rows, c.check(err)
 }
 
 func (c *pgConn) Prepare(query string) (driver.Stmt, error) {

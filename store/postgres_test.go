@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"database/sql"
 	"testing"
 	"time"
 
@@ -46,5 +47,38 @@ func TestASleeperKeepsNoLocks(t *testing.T) {
 	var limit string
 	if err := db.QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&limit); err != nil || limit != store.ShardLease.String() {
 		t.Errorf("a transaction may be left alone for %q, %v", limit, err)
+	}
+}
+
+// TestARestartCostsOneRead: when PostgreSQL has ended and is back, one connection finds out for the whole pool.
+func TestARestartCostsOneRead(t *testing.T) {
+	t.Parallel()
+	pg := servers.NewPostgres(t)
+	db := store.OpenPool(pg.Database(t))
+	defer func() { _ = db.Close() }()
+	const connections = 8
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	var open []*sql.Conn
+	for range connections {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, conn)
+	}
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+	pg.Kill()
+	pg.Up()
+	failed := 0
+	for range 3 * connections {
+		if _, err := db.ExecContext(t.Context(), "SELECT 1"); err != nil {
+			failed++
+		}
+	}
+	if failed > 1 {
+		t.Errorf("%d reads failed", failed)
 	}
 }
