@@ -72,6 +72,9 @@ func TestARestartCostsOneRead(t *testing.T) {
 	}
 	pg.Kill()
 	pg.Up()
+	for probe := store.OpenPool(pg.URL("postgres")); probe.PingContext(t.Context()) != nil; { // it is starting up
+		continue
+	}
 	failed := 0
 	for range 3 * connections {
 		if _, err := db.ExecContext(t.Context(), "SELECT 1"); err != nil {
