@@ -174,6 +174,8 @@ func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphEx
 		case <-ended:
 			if ctx.Err() == nil {
 				s.finish(errs)
+			} else { // it ended for the reason below, and both were there to be seen
+				s.cut()
 			}
 			return true
 		case <-revoked:
