@@ -23,9 +23,8 @@ func (m *told) Generate(_ context.Context, req agent.Request) (agent.Reply, erro
 	return m.answer()
 }
 
-// TestAFallbackAnswersWithItsOwnSettingsAndKey also shows that keys at rest are opened for their own model alone.
-func TestAFallbackAnswersWithItsOwnSettingsAndKey(t *testing.T) {
-	t.Parallel()
+func newStore(t *testing.T) (*store.Store, *store.Sealer) {
+	t.Helper()
 	sealer, err := store.NewSealer(base64.StdEncoding.EncodeToString(make([]byte, 32)))
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +34,13 @@ func TestAFallbackAnswersWithItsOwnSettingsAndKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
+	return s, sealer
+}
+
+// TestAFallbackAnswersWithItsOwnSettingsAndKey also shows that keys at rest are opened for their own model alone.
+func TestAFallbackAnswersWithItsOwnSettingsAndKey(t *testing.T) {
+	t.Parallel()
+	s, sealer := newStore(t)
 	name := "spare"
 	made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "biz", Agent: &store.Agent{
 		ID: "bo", Name: "Bo", Prompt: "You are Bo.", OnConcurrent: store.Enqueue, Knowledge: []store.Knowledge{}, ChannelProfiles: []store.ChannelProfile{},
@@ -78,15 +84,7 @@ func TestAFallbackAnswersWithItsOwnSettingsAndKey(t *testing.T) {
 // TestAWaitInLineIsBounded: whoever comes while a turn of the session runs waits so long and no longer, and nothing has happened.
 func TestAWaitInLineIsBounded(t *testing.T) {
 	t.Parallel()
-	sealer, err := store.NewSealer(base64.StdEncoding.EncodeToString(make([]byte, 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := store.Open(t.Context(), store.Config{URL: "file:" + t.TempDir() + "/parley.db", Sealer: sealer, Exclusive: true, SessionTTL: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
+	s, _ := newStore(t)
 	made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "biz", Agent: &store.Agent{
 		ID: "bo", Name: "Bo", OnConcurrent: store.Enqueue, Knowledge: []store.Knowledge{}, ChannelProfiles: []store.ChannelProfile{},
 		Model: store.Model{Provider: store.ProviderEmbedded},

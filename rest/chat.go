@@ -35,14 +35,7 @@ type usage struct {
 
 // chat is POST /agents/{agent_id}/chat.
 func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
-	v, err := store.ViewerOf(r.Context())
-	if err != nil {
-		return err
-	}
-	if err := v.RequireChat(); err != nil {
-		return err
-	}
-	b, err := read(w, r)
+	v, b, err := readTurn(w, r)
 	if err != nil {
 		return err
 	}
@@ -65,6 +58,19 @@ func (a *API) chat(w http.ResponseWriter, r *http.Request) error {
 	markReplay(w, reply)
 	write(w, http.StatusOK, replied(reply))
 	return nil
+}
+
+// readTurn reads the body of a turn, for those alone who may have one.
+func readTurn(w http.ResponseWriter, r *http.Request) (*store.Viewer, *body, error) {
+	v, err := store.ViewerOf(r.Context())
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := v.RequireChat(); err != nil {
+		return nil, nil, err
+	}
+	b, err := read(w, r)
+	return v, b, err
 }
 
 // underBody places the faults that only a turn finds, such as a variable of the prompt that has no value.

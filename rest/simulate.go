@@ -28,14 +28,7 @@ type testStep struct {
 
 // test is POST /agents/{agent_id}/test: a chat whose tools answer what the member `tools` says, by name.
 func (a *API) test(w http.ResponseWriter, r *http.Request) error {
-	v, err := store.ViewerOf(r.Context())
-	if err != nil {
-		return err
-	}
-	if err := v.RequireChat(); err != nil {
-		return err
-	}
-	b, err := read(w, r)
+	v, b, err := readTurn(w, r)
 	if err != nil {
 		return err
 	}

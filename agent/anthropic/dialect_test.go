@@ -18,7 +18,7 @@ var dialect = modeltest.Dialect{
 	Stream: func(a modeltest.Answer) []string {
 		event := func(kind string, data object) string {
 			data["type"] = kind
-			return "event: " + kind + "\ndata: " + encode(data) + "\n\n"
+			return "event: " + kind + "\ndata: " + modeltest.Encode(data) + "\n\n"
 		}
 		// What was begun is counted at the beginning, partly from the cache, and what was written at the end.
 		usage, used := object{}, object{}
@@ -65,7 +65,7 @@ var dialect = modeltest.Dialect{
 		if a.In != 0 || a.Out != 0 {
 			usage = object{"input_tokens": a.In, "output_tokens": a.Out}
 		}
-		return encode(object{
+		return modeltest.Encode(object{
 			"id": "m1", "type": "message", "role": "assistant", "model": a.Model, "content": content, "stop_reason": stops[a.Stop], "usage": usage,
 		})
 	},
@@ -102,14 +102,6 @@ var dialect = modeltest.Dialect{
 type object map[string]any
 
 var stops = map[modeltest.Stop]any{modeltest.Done: "end_turn", modeltest.Called: "tool_use", modeltest.Limit: "max_tokens", modeltest.Declined: "refusal"}
-
-func encode(v any) string {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return string(raw)
-}
 
 func TestContract(t *testing.T) { modeltest.RunOverHTTP(t, dialect) }
 

@@ -90,6 +90,15 @@ func (d Dialect) polite(w http.ResponseWriter, r *http.Request) {
 	d.says(answer)(w, r)
 }
 
+// Encode encodes what a server says.
+func Encode(v any) string {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(raw)
+}
+
 // RunOverHTTP holds an implementation that asks a server to all that is promised. The test that calls it must not be parallel.
 func RunOverHTTP(t *testing.T, d Dialect) {
 	t.Run("the environment stays here", d.testEnvironment) // it sets the environment, so it comes before all that are parallel

@@ -24,7 +24,7 @@ var dialect = modeltest.Dialect{
 			if len(choices) == 0 {
 				out["usage"] = used(a)
 			}
-			return "data: " + encode(out) + "\n\n"
+			return "data: " + modeltest.Encode(out) + "\n\n"
 		}
 		delta := func(delta object) string { return chunk(object{"index": 0, "delta": delta, "finish_reason": nil}) }
 		events := []string{delta(object{"role": "assistant", "content": "", "refusal": nil})}
@@ -54,7 +54,7 @@ var dialect = modeltest.Dialect{
 		if calls != nil {
 			message["tool_calls"] = calls
 		}
-		return encode(object{
+		return modeltest.Encode(object{
 			"id": "c1", "object": "chat.completion", "created": 1, "model": a.Model, "usage": used(a),
 			"choices": []any{object{"index": 0, "message": message, "finish_reason": stops[a.Stop]}},
 		})
@@ -94,14 +94,6 @@ func used(a modeltest.Answer) any {
 		return nil
 	}
 	return object{"prompt_tokens": a.In, "completion_tokens": a.Out}
-}
-
-func encode(v any) string {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return string(raw)
 }
 
 func TestContract(t *testing.T) { modeltest.RunOverHTTP(t, dialect) }

@@ -28,13 +28,7 @@ var _ agent.Model = (*Model)(nil)
 
 // New makes a Model.
 func New(cfg Config) *Model {
-	if cfg.BaseURL == "" {
-		cfg.BaseURL = defaultBaseURL
-	}
-	if cfg.DefaultModel == "" {
-		cfg.DefaultModel = defaultModel
-	}
-	return &Model{cfg: cfg}
+	return &Model{cfg: cfg.Or(defaultBaseURL, defaultModel)}
 }
 
 // Generate implements agent.Model.

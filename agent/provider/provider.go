@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -16,6 +17,12 @@ type Config struct {
 	BaseURL        string       // the operator's
 	APIKey         string       // the operator's, for BaseURL alone; empty: none
 	DefaultModel   string       // for an agent that names none
+}
+
+// Or is c with what it leaves empty.
+func (c Config) Or(baseURL, model string) Config {
+	c.BaseURL, c.DefaultModel = cmp.Or(c.BaseURL, baseURL), cmp.Or(c.DefaultModel, model)
+	return c
 }
 
 const maxTimeout = 24 * 60 * 60 // seconds: a bound for the arithmetic alone, the turn's deadline is far below
