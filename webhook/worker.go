@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -235,40 +234,6 @@ func endpointOf(job *store.Job) store.Due {
 	return store.Due{EndpointID: job.EndpointID, BusinessID: job.BusinessID, Shard: job.Shard}
 }
 
-// take takes over what the feeder has read.
-func (w *Worker) take(f fed) {
-	switch {
-	case f.claim != nil:
-		w.claimedJobs(f.claim, time.Now())
-	case f.moved:
-		w.nextAsk = time.Time{}
-	default:
-		w.arrived(f)
-	}
-}
-
-// arrived queues fresh deliveries, or gives them back to SQL where their lane is fed from there or memory is full.
-func (w *Worker) arrived(f fed) {
-	overtaken := make(map[string]bool, len(f.overtaken))
-	for _, endpoint := range f.overtaken {
-		overtaken[endpoint] = !w.cfg.NoPoll
-	}
-	for _, job := range f.jobs {
-		l := w.laneOf(endpointOf(job))
-		if overtaken[job.EndpointID] && !l.parked {
-			w.park(l)
-		}
-		if !l.parked && (w.backlog >= maxBacklog || len(l.queue) >= laneQueue) {
-			w.park(l)
-		}
-		if l.parked {
-			w.giveBack(l, job)
-			continue
-		}
-		w.enqueue(l, job)
-	}
-}
-
 func (w *Worker) enqueue(l *lane, job *store.Job) {
 	if job.Aside() {
 		l.addAside(job)
@@ -284,21 +249,6 @@ func (w *Worker) makeReady(l *lane) {
 		l.ready = true
 		w.ready = append(w.ready, l)
 	}
-}
-
-// park gives a lane's queue back to SQL, and has it fed from there.
-func (w *Worker) park(l *lane) {
-	w.setParked(l, true)
-	w.backlog -= len(l.queue)
-	for _, job := range l.queue {
-		w.giveBack(l, job)
-	}
-	l.queue = nil
-}
-
-func (w *Worker) giveBack(l *lane, job *store.Job) {
-	l.letGo[job.DeliveryID] = job.Seq
-	w.letGo = append(w.letGo, job)
 }
 
 // tidy parks the lanes that are choked, forgets those that are idle, and those of shards that are no longer ours: what was
@@ -359,42 +309,6 @@ func (w *Worker) dispatch(ctx context.Context) {
 	}
 }
 
-// task is an attempt to be made.
-type task struct {
-	job   *store.Job
-	began time.Time
-}
-
-// begin has a sender make the attempt: one that is idle, or a new one. Senders are kept, for their stacks have grown to what an
-// attempt needs.
-func (w *Worker) begin(ctx context.Context, job *store.Job, now time.Time) {
-	t := task{job, now}
-	select {
-	case w.tasks <- t:
-	default:
-		go w.sender(ctx, t)
-	}
-}
-
-func (w *Worker) sender(ctx context.Context, t task) {
-	idle := time.NewTimer(senderIdle)
-	defer idle.Stop()
-	for open := true; open; {
-		w.ended <- w.deliver(ctx, t.job, t.began)
-		idle.Reset(senderIdle)
-		select {
-		case t, open = <-w.tasks:
-		case <-idle.C:
-			return
-		}
-	}
-}
-
-// late says whether a job has waited too long here: its lease may end before the attempt does.
-func (w *Worker) late(job *store.Job) bool {
-	return job.LeaseUntil.Sub(w.cfg.Store.Now()) < w.cfg.Timeout+leaseMargin
-}
-
 // cutShort gives back a job that was not sent. Nothing is to overtake it, unless it had no place in the order anyway.
 func (w *Worker) cutShort(l *lane, job *store.Job) {
 	if job.Aside() {
@@ -403,45 +317,6 @@ func (w *Worker) cutShort(l *lane, job *store.Job) {
 	}
 	w.giveBack(l, job)
 	w.park(l)
-}
-
-// deliver makes one attempt and decides what follows from it.
-func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) ended {
-	waits, err := w.refresh(ctx, job)
-	if err != nil {
-		w.cfg.Log.Warn("send a delivery: giving it back", "error", err)
-		return ended{job: job, began: began, cut: true}
-	}
-	if !waits {
-		return ended{job: job, began: began}
-	}
-	if w.late(job) { // reading took long
-		return ended{job: job, began: began, cut: true}
-	}
-	if job.EndpointStatus == store.Disabled && job.Trigger != store.TriggerTest {
-		outcome := &store.Outcome{Job: job, Status: store.Skipped}
-		if job.Attempts > 0 {
-			outcome.Status = store.Failed
-		}
-		return ended{job: job, began: began, outcome: outcome}
-	}
-	made, a := w.attempt(ctx, job)
-	if a.status == 0 && errors.Is(context.Cause(ctx), errCut) {
-		return ended{job: job, began: began, cut: true}
-	}
-	v := w.cfg.Policy.of(job.Trigger).decide(made.Number-job.Base, a, rand.Float64())
-	if job.Trigger == store.TriggerTest {
-		v.disable = "" // it counts for nothing
-	}
-	outcome := &store.Outcome{Job: job, Attempt: made, Status: v.status, Disable: v.disable}
-	if v.failure != "" {
-		made.Error = &v.failure
-	}
-	if v.status == store.Retrying {
-		next := w.cfg.Store.Now().Add(v.delay)
-		outcome.Next, made.NextAttemptAt = &next, &next
-	}
-	return ended{job: job, began: began, outcome: outcome}
 }
 
 func (w *Worker) attemptEnded(e ended) {
@@ -464,86 +339,4 @@ func (w *Worker) attemptEnded(e ended) {
 		w.cutShort(l, e.job)
 	}
 	w.holds.end(e.job.Shard)
-}
-
-// due says whether the feeder is to be asked: each half second, and as soon as a lane that is fed from SQL runs dry.
-func (w *Worker) due(now time.Time) bool {
-	switch {
-	case w.asked:
-		return false
-	case !now.Before(w.nextAsk):
-		return true
-	case w.failing || w.cfg.NoPoll:
-		return false
-	}
-	for _, l := range w.parked {
-		if l.hungry(now) {
-			return true
-		}
-	}
-	return false
-}
-
-// ask says what the scheduler wants from SQL, and what it gives back.
-func (w *Worker) ask(now time.Time) ask {
-	a := ask{
-		release: w.letGo, all: !now.Before(w.nextAsk), room: map[store.Due]int{}, rest: max(0, maxBacklog-w.backlog),
-	}
-	lanes := w.parked
-	if a.all {
-		lanes = w.lanes
-	}
-	for _, l := range lanes {
-		if a.all || l.hungry(now) {
-			n := l.room(now)
-			if a.rest == 0 {
-				n = max(0, min(n, fewLeft-len(l.queue)))
-			}
-			a.room[l.Due] = n
-		}
-	}
-	return a
-}
-
-// claimedJobs queues what the feeder brought. An endpoint of which SQL had all that was asked for has more: it is parked. One
-// of which SQL had less has no more, unless some is on its way there.
-func (w *Worker) claimedJobs(c *claimed, now time.Time) {
-	w.asked, w.failing = false, c.err != nil
-	if c.ask.all || c.err != nil {
-		w.nextAsk = now.Add(claimEvery)
-	}
-	if !c.released {
-		w.letGo = append(c.ask.release, w.letGo...)
-	} else {
-		for _, job := range c.ask.release {
-			if l := w.lanes[job.EndpointID]; l != nil {
-				delete(l.letGo, job.DeliveryID)
-			}
-		}
-	}
-	for of, wanted := range c.wanted {
-		l := w.laneOf(of)
-		n := 0 // of those that go out in their turn
-		for _, job := range c.jobs[of.EndpointID] {
-			if !job.Aside() {
-				n++
-			}
-			if job.Fresh() && l.overtakes(job) {
-				w.giveBack(l, job)
-			} else {
-				w.enqueue(l, job)
-			}
-		}
-		if parked := wanted > 0 && n >= wanted; parked || len(l.letGo) == 0 {
-			w.setParked(l, parked)
-		}
-	}
-}
-
-func (w *Worker) setParked(l *lane, parked bool) {
-	if l.parked = parked; parked {
-		w.parked[l.EndpointID] = l
-	} else {
-		delete(w.parked, l.EndpointID)
-	}
 }
