@@ -259,11 +259,6 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) (*tx,
 	}
 	t := &tx{Tx: bunTx, began: time.Now(), remote: b.s.remote(), hot: b.hot, insertions: b.s.insertions, now: b.s.Now()}
 	err = func() error {
-		if b.s.remote() { // only there can a commit's answer be lost
-			if _, err := t.NewRaw("INSERT INTO batches (id, created_at) VALUES (?, ?)", id, t.now).Exec(ctx); err != nil {
-				return err
-			}
-		}
 		if err := b.s.takeSteps(ctx, t, batch); err != nil {
 			return err
 		}
@@ -278,7 +273,7 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) (*tx,
 				continue
 			}
 		}
-		return b.s.insertCollected(ctx, t, len(batch) > 1)
+		return b.s.insertCollected(ctx, t, id, len(batch) > 1)
 	}()
 	if err != nil {
 		return nil, errors.Join(err, t.Rollback())
@@ -331,42 +326,50 @@ func lost(err error) bool {
 		errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Every insert says Returning("NULL"): bun would otherwise read back each column that was left null, row by row.
+// Every insert by bun says Returning("NULL"): it would otherwise read back each column that was left null, row by row.
 
-// insertCollected inserts what the writes have added: messages, runs, and events with their deliveries. Last it takes the
-// businesses' sequences, in ascending order of id: those row locks stand until the commit, which is what makes sequence
-// order commit order.
-func (s *Store) insertCollected(ctx context.Context, t *tx, divisible bool) error {
-	if len(t.sessions)+len(t.messages)+len(t.runs)+len(t.ended) > 0 {
-		changed, err := t.runAll(ctx, s.turnsSQL, all(t, t.sessions), all(t, t.messages), all(t, t.runs), some{len(t.ended), s.endOf(t)})
-		if err != nil {
-			return fmt.Errorf("write what %d turns began and %d ended: %w", len(t.runs), len(t.ended), err)
-		}
-		// The rows of their sessions were locked first, here as everywhere: that they still ran is certain, and checked all the same.
-		if n := changed[3]; n != int64(len(t.ended)) {
-			return fmt.Errorf("end %d runs: %d of them still ran", len(t.ended), n)
-		}
+// batchSQL leaves a batch's id, which tells whether it was committed where the answer to its COMMIT is lost: on PostgreSQL alone.
+const batchSQL = `INSERT INTO batches (id, created_at) SELECT new.id, new.created_at FROM {rows}`
+
+var batchColumns = []column{{"id", "text"}, {"created_at", "bigint"}}
+
+// insertCollected inserts what the writes have added: messages, runs, and events with their deliveries.
+func (s *Store) insertCollected(ctx context.Context, t *tx, id string, divisible bool) error {
+	if err := s.insertTurns(ctx, t, id); err != nil || len(t.events) == 0 {
+		return err
 	}
-	if len(t.events) == 0 {
-		return nil
-	}
-	deliveries, err := s.deliveriesFor(ctx, t)
+	endpoints, err := s.numberEvents(ctx, t)
 	if err != nil {
 		return err
 	}
+	deliveries := s.deliveriesFor(t, endpoints)
 	if divisible && len(deliveries) > batchFanOut {
 		return errFanOut
 	}
-	if err := numberEvents(ctx, t); err != nil {
+	if _, err := t.runAll(ctx, s.eventsSQL, all(t, t.events), all(t, deliveries)); err != nil {
+		return fmt.Errorf("insert %d events with %d deliveries: %w", len(t.events), len(deliveries), err)
+	}
+	return nil
+}
+
+// insertTurns writes what turns have begun and ended, and the batch's id.
+func (s *Store) insertTurns(ctx context.Context, t *tx, id string) error {
+	batch := some{1, func(int) ([]any, error) { return []any{id, int64(t.now)}, nil }}
+	parts := []some{all(t, t.sessions), all(t, t.messages), all(t, t.runs), {len(t.ended), s.endOf(t)}}
+	switch {
+	case t.remote && len(t.sessions)+len(t.messages)+len(t.runs)+len(t.ended) == 0:
+		_, err := t.run(ctx, s.batchSQL, batch, nil)
 		return err
+	case t.remote:
+		parts = append(parts, batch)
 	}
-	rows := make([]*Delivery, len(deliveries))
-	for i, d := range deliveries {
-		d.row.Seq = d.event.Seq
-		rows[i] = d.row
+	changed, err := t.runAll(ctx, s.turnsSQL, parts...)
+	if err != nil {
+		return fmt.Errorf("write what %d turns began and %d ended: %w", len(t.runs), len(t.ended), err)
 	}
-	if _, err := t.runAll(ctx, s.eventsSQL, all(t, t.events), all(t, rows)); err != nil {
-		return fmt.Errorf("insert %d events with %d deliveries: %w", len(t.events), len(rows), err)
+	// The rows of their sessions were locked first, here as everywhere: that they still ran is certain, and checked all the same.
+	if n := changed[3]; n != int64(len(t.ended)) {
+		return fmt.Errorf("end %d runs: %d of them still ran", len(t.ended), n)
 	}
 	return nil
 }

@@ -58,66 +58,99 @@ func newBulk(remote bool, text string, columns ...column) *bulk {
 	return b
 }
 
-// run runs the statement over the rows, which row gives, and returns how many it changed. changed reads what the statement is
-// RETURNING of each on PostgreSQL; on SQLite, which must not return anything, that is the first column of its row.
-func (t *tx) run(ctx context.Context, b *bulk, rows int, row func(i int) ([]any, error), changed func(scan func(...any) error) error) (n int64, err error) {
+// some are rows that a statement is run over.
+type some struct {
+	rows int
+	row  func(i int) ([]any, error) // with a value for each column
+}
+
+// arrays are the rows as PostgreSQL takes them: an array a column.
+func (of some) arrays(columns int) ([]any, error) {
+	arrays := make([]array, columns)
+	for i := range of.rows {
+		values, err := of.row(i)
+		if err != nil {
+			return nil, err
+		}
+		for c := range arrays {
+			arrays[c].add(values[c])
+		}
+	}
+	args := make([]any, columns)
+	for c := range arrays {
+		args[c] = arrays[c].String()
+	}
+	return args, nil
+}
+
+// run runs the statement over some rows, and returns how many it changed. changed reads what the statement is RETURNING of each on
+// PostgreSQL; on SQLite, which must not return anything, that is the first column of its row.
+func (t *tx) run(ctx context.Context, b *bulk, of some, changed func(scan func(...any) error) error) (n int64, err error) {
+	switch {
+	case of.rows == 0:
+		return 0, nil
+	case !b.remote:
+		return t.runEach(ctx, b, of, changed)
+	}
+	args, err := of.arrays(len(b.columns))
+	if err != nil {
+		return 0, err
+	}
+	if changed != nil {
+		return t.query(ctx, b.text, args, changed)
+	}
 	stmt := t.StmtContext(ctx, t.hot[b.text])
 	defer func() { _ = stmt.Close() }()
-	arrays := make([]array, len(b.columns))
-	for i := range rows {
-		values, err := row(i)
+	res, err := stmt.ExecContext(ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (t *tx) runEach(ctx context.Context, b *bulk, of some, changed func(scan func(...any) error) error) (n int64, err error) {
+	stmt := t.StmtContext(ctx, t.hot[b.text])
+	defer func() { _ = stmt.Close() }()
+	args := make([]any, len(b.order))
+	for i := range of.rows {
+		values, err := of.row(i)
 		if err != nil {
-			return 0, err
+			return n, err
 		}
-		if b.remote {
-			for c := range arrays {
-				arrays[c].add(values[c])
-			}
-			continue
-		}
-		args := make([]any, len(b.order))
 		for i, c := range b.order {
 			args[i] = values[c]
 		}
 		res, err := stmt.ExecContext(ctx, args...)
 		if err != nil {
-			return 0, err
+			return n, err
 		}
 		one, err := res.RowsAffected()
 		if err != nil {
-			return 0, err
+			return n, err
 		}
 		n += one
 		if one == 0 || changed == nil {
 			continue
 		}
-		err = changed(func(to ...any) error { *to[0].(*string) = values[0].(string); return nil })
-		if err != nil {
-			return 0, err
+		if err := changed(func(to ...any) error { *to[0].(*string) = values[0].(string); return nil }); err != nil {
+			return n, err
 		}
 	}
-	if !b.remote || rows == 0 {
-		return n, nil
-	}
-	args := make([]any, len(arrays))
-	for c := range arrays {
-		args[c] = arrays[c].String()
-	}
-	if changed == nil {
-		res, err := stmt.ExecContext(ctx, args...)
-		if err != nil {
-			return 0, err
-		}
-		return res.RowsAffected()
-	}
+	return n, nil
+}
+
+// query runs a hot statement, has each of its rows read, and returns how many there were.
+func (t *tx) query(ctx context.Context, text string, args []any, read func(scan func(...any) error) error) (n int64, err error) {
+	stmt := t.StmtContext(ctx, t.hot[text])
+	defer func() { _ = stmt.Close() }()
 	found, err := stmt.QueryContext(ctx, args...)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = found.Close() }()
 	for found.Next() {
-		if err := changed(found.Scan); err != nil {
-			return 0, err
+		if err := read(found.Scan); err != nil {
+			return n, err
 		}
 		n++
 	}
@@ -142,10 +175,16 @@ func fuse(parts ...*bulk) *fused {
 	return f
 }
 
-// some are the rows of one part.
-type some struct {
-	rows int
-	row  func(i int) ([]any, error)
+// union makes one statement of several that are RETURNING the same columns, for PostgreSQL alone.
+func union(parts ...*bulk) *fused {
+	f := &fused{parts: parts}
+	with, rows := make([]string, len(parts)), make([]string, len(parts))
+	for i, b := range parts {
+		with[i] = fmt.Sprintf("part%d AS (%s)", i, b.text)
+		rows[i] = fmt.Sprintf("SELECT * FROM part%d", i)
+	}
+	f.text = "WITH " + strings.Join(with, ", ") + " " + strings.Join(rows, " UNION ALL ")
+	return f
 }
 
 // all makes rows of models that have an insertion.
@@ -160,33 +199,34 @@ func (t *tx) runAll(ctx context.Context, f *fused, of ...some) ([]int64, error) 
 	if !t.remote {
 		for i, rows := range of {
 			var err error
-			if counts[i], err = t.run(ctx, f.parts[i], rows.rows, rows.row, nil); err != nil {
+			if counts[i], err = t.run(ctx, f.parts[i], rows, nil); err != nil {
 				return nil, err
 			}
 		}
 		return counts, nil
 	}
-	var args []any
-	for i, rows := range of {
-		arrays := make([]array, len(f.parts[i].columns))
-		for n := range rows.rows {
-			values, err := rows.row(n)
-			if err != nil {
-				return nil, err
-			}
-			for c := range arrays {
-				arrays[c].add(values[c])
-			}
-		}
-		for c := range arrays {
-			args = append(args, arrays[c].String())
-		}
+	args, err := f.args(of)
+	if err != nil {
+		return nil, err
 	}
 	to := make([]any, len(counts))
 	for i := range counts {
 		to[i] = &counts[i]
 	}
 	return counts, t.row(ctx, f.text, args, to...)
+}
+
+// args are the rows of the parts as PostgreSQL takes them.
+func (f *fused) args(of []some) ([]any, error) {
+	var args []any
+	for i, rows := range of {
+		arrays, err := rows.arrays(len(f.parts[i].columns))
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, arrays...)
+	}
+	return args, nil
 }
 
 // array is an array literal of PostgreSQL.
@@ -322,8 +362,7 @@ func insert[T any](ctx context.Context, t *tx, rows []*T) error {
 		return nil
 	}
 	in := t.insertions[reflect.TypeFor[T]()]
-	of := all(t, rows)
-	if _, err := t.run(ctx, in.bulk, of.rows, of.row, nil); err != nil {
+	if _, err := t.run(ctx, in.bulk, all(t, rows), nil); err != nil {
 		return fmt.Errorf("insert %d rows into %s: %w", len(rows), in.fields[0].Table.Name, err)
 	}
 	return nil

@@ -71,28 +71,9 @@ type Timings struct {
 	RemoteAddress *string `bun:"remote_address"` // who was connected to, host and port
 }
 
-// freshDelivery is a delivery whose event has no number yet.
-type freshDelivery struct {
-	row   *Delivery
-	event *Event
-}
-
-// deliveriesFor makes the deliveries of the transaction's events: one for each endpoint that wants the event, skipped where
-// the endpoint is disabled. The endpoints are read inside the transaction.
-func (s *Store) deliveriesFor(ctx context.Context, t *tx) ([]freshDelivery, error) {
-	businesses := make([]string, len(t.events))
-	for i, e := range t.events {
-		businesses[i] = e.BusinessID
-	}
-	var endpoints []*Endpoint
-	err := t.NewSelect().Model(&endpoints).Column("id", "business_id", "agent_id", "events", "status").
-		Where("business_id IN (?) AND deleted_at IS NULL", bun.List(distinct(businesses))).Scan(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the endpoints: %w", err)
-	}
-	if len(endpoints) == 0 {
-		return nil, nil
-	}
+// deliveriesFor makes the deliveries of the transaction's events: one for each of their businesses' endpoints that wants the event,
+// skipped where the endpoint is disabled.
+func (s *Store) deliveriesFor(t *tx, endpoints []*Endpoint) []*Delivery {
 	// With the stream ringing, the worker gets the event at once and needs no claim: the row is born with a lease. If the
 	// bell is lost, the lease ends and the row is due.
 	leased := s.cfg.Ringing != nil && s.cfg.Ringing()
@@ -100,23 +81,23 @@ func (s *Store) deliveriesFor(ctx context.Context, t *tx) ([]freshDelivery, erro
 	if leased {
 		due = t.now.Add(s.cfg.FirstLease)
 	}
-	var deliveries []freshDelivery
+	var deliveries []*Delivery
 	for _, e := range t.events {
 		for _, p := range endpoints {
 			if p.BusinessID != e.BusinessID || !p.wants(e) {
 				continue
 			}
 			d := &Delivery{
-				ID: newID("dlv"), BusinessID: e.BusinessID, EndpointID: p.ID, EventID: e.ID, Lane: e.Lane(),
+				ID: newID("dlv"), BusinessID: e.BusinessID, EndpointID: p.ID, EventID: e.ID, Seq: e.Seq, Lane: e.Lane(),
 				Status: Pending, Leased: leased, NextAttemptAt: &due, Trigger: TriggerAutomatic, CreatedAt: t.now, UpdatedAt: t.now,
 			}
 			if p.Status == Disabled {
 				d.Status, d.Leased, d.NextAttemptAt = Skipped, false, nil
 			}
-			deliveries = append(deliveries, freshDelivery{d, e})
+			deliveries = append(deliveries, d)
 		}
 	}
-	return deliveries, nil
+	return deliveries
 }
 
 var errDeliveryNotFound = refuse(CodeNotFound, "delivery_not_found", "there is no such delivery")

@@ -3,9 +3,11 @@ package store
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -230,28 +232,91 @@ func (f *EventFilter) where(q *bun.SelectQuery) *bun.SelectQuery {
 	return q
 }
 
-// numberEvents takes the businesses' next sequences for the transaction's events, which keep the order they were made in.
-func numberEvents(ctx context.Context, t *tx) error {
+// numberEvents takes the businesses' next sequences for the transaction's events, which keep the order they were made in, and
+// returns the endpoints of these businesses. The businesses are locked in ascending order of id, until the commit: that is what
+// makes sequence order commit order.
+func (s *Store) numberEvents(ctx context.Context, t *tx) ([]*Endpoint, error) {
 	of := map[string][]*Event{}
-	var businesses []string
 	for _, e := range t.events {
-		if of[e.BusinessID] == nil {
-			businesses = append(businesses, e.BusinessID)
-		}
 		of[e.BusinessID] = append(of[e.BusinessID], e)
 	}
-	slices.Sort(businesses)
+	businesses := slices.Sorted(maps.Keys(of))
+	last := make(map[string]int64, len(of))
+	var endpoints []*Endpoint
+	var err error
+	if t.remote {
+		endpoints, err = s.numberAtOnce(ctx, t, businesses, of, last)
+	} else {
+		endpoints, err = s.numberEach(ctx, t, businesses, of, last)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("number the events of %d businesses: %w", len(of), err)
+	}
 	for _, b := range businesses {
-		var last int64
-		err := t.row(ctx, numberEventsSQL, []any{len(of[b]), b}, &last)
-		if err != nil {
-			return fmt.Errorf("number the events of business %s: %w", b, err)
-		}
 		for i, e := range of[b] {
-			e.Seq = last - int64(len(of[b])-1-i)
+			e.Seq = last[b] - int64(len(of[b])-1-i)
 		}
 	}
-	return nil
+	return endpoints, nil
+}
+
+const numberEventsSQL = `UPDATE businesses SET seq = seq + ? WHERE id = ? RETURNING seq`
+
+const endpointsSQL = `SELECT id, business_id, agent_id, events, status FROM endpoints WHERE business_id IN ({ids}) AND deleted_at IS NULL`
+
+func (s *Store) numberEach(ctx context.Context, t *tx, businesses []string, of map[string][]*Event, last map[string]int64) ([]*Endpoint, error) {
+	for _, b := range businesses {
+		var seq int64
+		if err := t.row(ctx, numberEventsSQL, []any{len(of[b]), b}, &seq); err != nil {
+			return nil, err
+		}
+		last[b] = seq
+	}
+	var endpoints []*Endpoint
+	_, err := t.query(ctx, s.endpointsSQL, []any{s.idsArg(businesses)}, func(scan func(...any) error) error {
+		p, events := new(Endpoint), ""
+		if err := scan(&p.ID, &p.BusinessID, &p.AgentID, &events, &p.Status); err != nil {
+			return err
+		}
+		endpoints = append(endpoints, p)
+		return json.Unmarshal([]byte(events), &p.Events)
+	})
+	return endpoints, err
+}
+
+// numberAllSQL does both in one round trip.
+const numberAllSQL = `WITH wanted AS (SELECT new.id, new.events FROM {rows}),
+	locked AS (SELECT id FROM businesses WHERE id IN (SELECT id FROM wanted) ORDER BY id FOR NO KEY UPDATE),
+	numbered AS (UPDATE businesses SET seq = businesses.seq + wanted.events FROM wanted, locked
+		WHERE businesses.id = wanted.id AND businesses.id = locked.id RETURNING businesses.id, businesses.seq)
+	SELECT numbered.id, numbered.seq, e.id, e.agent_id, e.events, e.status
+	FROM numbered LEFT JOIN endpoints AS e ON e.business_id = numbered.id AND e.deleted_at IS NULL`
+
+var numberColumns = []column{{"id", "text"}, {"events", "bigint"}}
+
+func (s *Store) numberAtOnce(ctx context.Context, t *tx, businesses []string, of map[string][]*Event, last map[string]int64) ([]*Endpoint, error) {
+	var endpoints []*Endpoint
+	_, err := t.run(ctx, s.numberAllSQL, some{len(businesses), func(i int) ([]any, error) {
+		return []any{businesses[i], int64(len(of[businesses[i]]))}, nil
+	}}, func(scan func(...any) error) error {
+		var business string
+		var seq int64
+		var id, agent, events, status *string // of an endpoint, if there is one
+		if err := scan(&business, &seq, &id, &agent, &events, &status); err != nil {
+			return err
+		}
+		last[business] = seq
+		if id == nil {
+			return nil
+		}
+		p := &Endpoint{ID: *id, BusinessID: business, AgentID: agent, Status: EndpointStatus(*status)}
+		endpoints = append(endpoints, p)
+		return json.Unmarshal([]byte(*events), &p.Events)
+	})
+	if err == nil && len(last) < len(businesses) {
+		err = sql.ErrNoRows
+	}
+	return endpoints, err
 }
 
 // EventsAfter reads up to limit events of a business after a number and up to another, oldest first.

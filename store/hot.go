@@ -22,7 +22,6 @@ const (
 		RETURNING fence, last_sequence`
 	unlockSessionSQL = `UPDATE sessions SET run_id = NULL, locked_until = NULL, last_sequence = last_sequence + 2, expires_at = ?
 		WHERE id = ? AND run_id = ? AND fence = ? RETURNING last_sequence`
-	numberEventsSQL = `UPDATE businesses SET seq = seq + ? WHERE id = ? RETURNING seq`
 )
 
 // hot are prepared statements, by their text.
@@ -60,12 +59,12 @@ func numbered(query string) string {
 
 // openHot words the hot statements, and prepares those that read; each batcher prepares those that write.
 func (s *Store) openHot(ctx context.Context) (err error) {
-	s.freshJobsSQL, s.targetsSQL = withIDs(s.remote(), freshJobsSQL), withIDs(s.remote(), targetsSQL)
+	s.freshJobsSQL, s.targetsSQL, s.endpointsSQL = withIDs(s.remote(), freshJobsSQL), withIDs(s.remote(), targetsSQL), withIDs(s.remote(), endpointsSQL)
 	reads := []string{authenticateSQL, agentVersionSQL, rereadSQL, s.targetsSQL}
 	if !s.remote() {
 		reads = append(reads, s.freshJobsSQL)
 	}
-	s.hotWrites = []string{lockSessionSQL, unlockSessionSQL, numberEventsSQL}
+	s.hotWrites = []string{lockSessionSQL, unlockSessionSQL}
 	s.insertions = map[reflect.Type]*insertion{}
 	for _, model := range []reflect.Type{
 		reflect.TypeFor[Session](), reflect.TypeFor[Message](), reflect.TypeFor[Run](), reflect.TypeFor[Event](),
@@ -77,19 +76,23 @@ func (s *Store) openHot(ctx context.Context) (err error) {
 	}
 	inserting := func(model reflect.Type) *bulk { return s.insertions[model].bulk }
 	ending := newBulk(s.remote(), endRunsSQL, endedRunColumns...)
-	s.turnsSQL = fuse(inserting(reflect.TypeFor[Session]()), inserting(reflect.TypeFor[Message]()), inserting(reflect.TypeFor[Run]()), ending)
-	s.eventsSQL = fuse(inserting(reflect.TypeFor[Event]()), inserting(reflect.TypeFor[Delivery]()))
-	outcomes := outcomesSQL
-	if s.remote() { // SQLite counts, row by row
-		outcomes += " RETURNING deliveries.id"
-	}
-	s.outcomesSQL = newBulk(s.remote(), outcomes, outcomeColumns...)
-	s.hotWrites = append(s.hotWrites, ending.text, s.outcomesSQL.text)
+	turn := []*bulk{inserting(reflect.TypeFor[Session]()), inserting(reflect.TypeFor[Message]()), inserting(reflect.TypeFor[Run]()), ending}
 	if s.remote() {
-		s.hotWrites = append(s.hotWrites, s.turnsSQL.text, s.eventsSQL.text)
-		s.lockSessionsSQL = newBulk(true, lockSessionsSQL, lockColumns...)
-		s.unlockSessionsSQL = newBulk(true, unlockSessionsSQL, unlockColumns...)
-		s.hotWrites = append(s.hotWrites, s.lockSessionsSQL.text, s.unlockSessionsSQL.text)
+		s.batchSQL = newBulk(true, batchSQL, batchColumns...)
+		s.numberAllSQL = newBulk(true, numberAllSQL, numberColumns...)
+		s.stepsSQL = union(newBulk(true, unlockSessionsSQL, unlockColumns...), newBulk(true, lockSessionsSQL, lockColumns...))
+		s.outcomesSQL = newBulk(true, outcomesSQL+" RETURNING deliveries.id", outcomeColumns...)
+		s.turnsSQL = fuse(append(turn, s.batchSQL)...)
+	} else {
+		s.outcomesSQL = newBulk(false, outcomesSQL, outcomeColumns...) // it counts, row by row
+		s.turnsSQL = fuse(turn...)
+	}
+	s.eventsSQL = fuse(inserting(reflect.TypeFor[Event]()), inserting(reflect.TypeFor[Delivery]()))
+	s.hotWrites = append(s.hotWrites, s.outcomesSQL.text)
+	if s.remote() {
+		s.hotWrites = append(s.hotWrites, s.batchSQL.text, s.numberAllSQL.text, s.stepsSQL.text, s.turnsSQL.text, s.eventsSQL.text)
+	} else {
+		s.hotWrites = append(s.hotWrites, ending.text, numberEventsSQL, s.endpointsSQL)
 	}
 	s.hotReads, err = s.prepare(ctx, s.read.DB, reads...)
 	return err

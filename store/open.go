@@ -79,8 +79,9 @@ type Store struct {
 	outcomesSQL              *bulk
 	turnsSQL, eventsSQL      *fused
 	freshJobsSQL, targetsSQL string
-	lockSessionsSQL          *bulk // on PostgreSQL alone, as the next
-	unlockSessionsSQL        *bulk
+	endpointsSQL             string
+	batchSQL, numberAllSQL   *bulk // on PostgreSQL alone, as the next
+	stepsSQL                 *fused
 
 	opened  openedSecrets
 	agents  agentCache

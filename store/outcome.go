@@ -66,7 +66,7 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		if err != nil {
 			return err
 		}
-		_, err = t.run(ctx, s.outcomesSQL, len(held), func(i int) ([]any, error) { return held[i].row(t.now), nil }, func(scan func(...any) error) error {
+		_, err = t.run(ctx, s.outcomesSQL, some{len(held), func(i int) ([]any, error) { return held[i].row(t.now), nil }}, func(scan func(...any) error) error {
 			var id string
 			err := scan(&id)
 			changed = append(changed, id)

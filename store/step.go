@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// turnStep is a turn taking its session's lock, or giving it back: a statement and a round trip for all the turns of a batch, on
+// turnStep is a turn taking its session's lock, or giving it back: one statement and round trip for all the turns of a batch, on
 // PostgreSQL. On SQLite there is no round trip to save.
 type turnStep struct {
 	session string
@@ -60,29 +60,17 @@ func (s *Store) takeSteps(ctx context.Context, t *tx, batch []*write) error {
 	if !s.remote() {
 		return nil
 	}
-	if err := t.take(ctx, s.unlockSessionsSQL, unlocks, func(x *turnStep) []any { return x.unlock(t) }); err != nil {
-		return fmt.Errorf("unlock %d sessions: %w", len(unlocks), err)
-	}
-	locks = slices.DeleteFunc(locks, func(x *turnStep) bool { // after what unlocks it, which is applied in its turn
-		return slices.ContainsFunc(unlocks, func(u *turnStep) bool { return u.session == x.session })
+	of := make(map[string]*turnStep, len(locks)+len(unlocks))
+	unlocks = firstOf(unlocks, of)
+	locks = firstOf(locks, of) // a session that is unlocked first is locked in its turn
+	args, err := s.stepsSQL.args([]some{
+		{len(unlocks), func(i int) ([]any, error) { return unlocks[i].unlock(t), nil }},
+		{len(locks), func(i int) ([]any, error) { return locks[i].lock(t), nil }},
 	})
-	if err := t.take(ctx, s.lockSessionsSQL, locks, func(x *turnStep) []any { return x.lock(t) }); err != nil {
-		return fmt.Errorf("lock %d sessions: %w", len(locks), err)
+	if err != nil || len(of) == 0 {
+		return err
 	}
-	return nil
-}
-
-func (t *tx) take(ctx context.Context, b *bulk, steps []*turnStep, row func(*turnStep) []any) error {
-	slices.SortStableFunc(steps, func(x, y *turnStep) int { return cmp.Compare(x.session, y.session) })
-	steps = slices.CompactFunc(steps, func(x, y *turnStep) bool { return x.session == y.session })
-	if len(steps) == 0 {
-		return nil
-	}
-	of := make(map[string]*turnStep, len(steps))
-	for _, x := range steps {
-		of[x.session] = x
-	}
-	_, err := t.run(ctx, b, len(steps), func(i int) ([]any, error) { return row(steps[i]), nil }, func(scan func(...any) error) error {
+	_, err = t.query(ctx, s.stepsSQL.text, args, func(scan func(...any) error) error {
 		var id string
 		var fence, sequence int64
 		if err := scan(&id, &fence, &sequence); err != nil {
@@ -95,5 +83,20 @@ func (t *tx) take(ctx context.Context, b *bulk, steps []*turnStep, row func(*tur
 		x.done, x.fence, x.sequence = true, fence, sequence
 		return nil
 	})
-	return err
+	if err != nil {
+		return fmt.Errorf("unlock %d sessions and lock %d: %w", len(unlocks), len(locks), err)
+	}
+	return nil
+}
+
+// firstOf are the steps whose sessions have none yet, in order of these, and puts them there.
+func firstOf(steps []*turnStep, of map[string]*turnStep) []*turnStep {
+	slices.SortStableFunc(steps, func(x, y *turnStep) int { return cmp.Compare(x.session, y.session) })
+	return slices.DeleteFunc(steps, func(x *turnStep) bool {
+		if of[x.session] != nil {
+			return true
+		}
+		of[x.session] = x
+		return false
+	})
 }
