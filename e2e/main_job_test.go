@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"encoding/base64"
 	"net/http"
 	"os/exec"
 	"strings"
@@ -180,9 +181,29 @@ func TestSubscriberResumes(t *testing.T) {
 			t.Errorf("the filter let %v through", kind)
 		}
 	}
-	for name, c := range map[string]string{"garbled": "nonsense", "foreign": "AQNiaXpfb3RoZXI"} {
-		if code, _ := s.refused(withToken(token), `query($c: String) { events(after: $c) { nodes { id } } }`, object{"c": c}); code != "BAD_USER_INPUT" {
-			t.Errorf("%s cursor: %v", name, code)
+}
+
+// TestCursorsAreToldApart: garbled, of another feed, and expired, by the query and by the subscription.
+func TestCursorsAreToldApart(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	raw, err := base64.RawURLEncoding.DecodeString(at(s.query(token, `{feedCursor}`, nil), "feedCursor").(string))
+	if err != nil || len(raw) < 3 || raw[1] > 100 { // a version, a number, the business
+		t.Fatalf("a cursor is %q, %v", raw, err)
+	}
+	later := append([]byte{raw[0], 120}, raw[2:]...) // of an event that this database never had
+	for _, c := range []struct{ cursor, code, message string }{
+		{"nonsense", "BAD_USER_INPUT", "this is not a cursor of the feed"},
+		{base64.RawURLEncoding.EncodeToString(append(raw[:2:2], "biz_other"...)), "BAD_USER_INPUT", "this cursor belongs to another feed"},
+		{base64.RawURLEncoding.EncodeToString(later), "CURSOR_EXPIRED", "kept"},
+	} {
+		variables := object{"after": c.cursor}
+		answer := s.graphql(withToken(token), `query($after: String) { events(after: $after) { nodes { id } } }`, variables)
+		live := <-s.subscribe(token, `subscription($after: String) { events(after: $after) { cursor } }`, variables).end
+		for _, got := range []string{encode(answer), live} {
+			if !strings.Contains(got, c.code) || !strings.Contains(got, c.message) {
+				t.Errorf("%s: %s, want %s and %q", c.cursor, got, c.code, c.message)
+			}
 		}
 	}
 }

@@ -94,9 +94,11 @@ func (s *Store) Events(ctx context.Context, business string, filter *EventFilter
 	}
 	after, before := extent.Pruned, extent.Last+1
 	if page.After != nil {
-		if after, err = s.ResumeAt(ctx, business, *page.After); err != nil {
+		c, err := ParseCursor(business, "after", *page.After)
+		if err != nil {
 			return nil, err
 		}
+		after = c.Seq
 	}
 	if page.Before != nil {
 		c, err := ParseCursor(business, "before", *page.Before)
@@ -105,9 +107,19 @@ func (s *Store) Events(ctx context.Context, business string, filter *EventFilter
 		}
 		before = min(before, c.Seq)
 	}
+	var events *EventConnection
 	if page.Last != nil {
-		return s.lastEvents(ctx, business, after, before, filter, *page.Last, page.Before != nil)
+		events, err = s.lastEvents(ctx, business, after, before, filter, *page.Last, page.Before != nil)
+	} else {
+		events, err = s.firstEvents(ctx, business, after, before, filter, page)
 	}
+	if err == nil && page.After != nil { // last: what was removed while the page was read would else be missing from it in silence
+		_, err = s.ResumeAt(ctx, business, *page.After)
+	}
+	return events, err
+}
+
+func (s *Store) firstEvents(ctx context.Context, business string, after, before int64, filter *EventFilter, page EventPage) (*EventConnection, error) {
 	first := DefaultPage
 	set(&first, page.First)
 	events, err := s.EventsAfter(ctx, business, after, before-1, filter, first+1)

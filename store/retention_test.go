@@ -47,6 +47,9 @@ func TestRetention(t *testing.T) {
 		if _, err := s.ResumeAt(t.Context(), v.BusinessID, first[1].FeedEdge().Cursor); !errors.Is(err, store.ErrCursorExpired) {
 			t.Errorf("a cursor below the mark: %v", err)
 		}
+		if _, err := s.Events(t.Context(), v.BusinessID, nil, store.EventPage{After: ptr(first[1].FeedEdge().Cursor)}); !errors.Is(err, store.ErrCursorExpired) {
+			t.Errorf("a page after a cursor below the mark: %v", err)
+		}
 		if seq, err := s.ResumeAt(t.Context(), v.BusinessID, store.Cursor{BusinessID: v.BusinessID, Seq: 5}.String()); err != nil || seq != 5 {
 			t.Errorf("a cursor at the mark: %d, %v", seq, err)
 		}
