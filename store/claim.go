@@ -51,14 +51,15 @@ func (j *Job) Hold() Hold { return Hold{j.Shard, j.Token} }
 const jobColumns = `d.id AS delivery_id, d.business_id, d.endpoint_id, d.event_id, d.seq, d.lane, d.attempts,
 	d.trigger_name, d.base, d.replay_id, d.next_attempt_at AS lease_until, d.created_at, e.url, e.secrets, e.status AS endpoint_status, e.shard, ? AS read_at`
 
+// freshJobsSQL asks for those that wait in words that no index has: what is to be looked up is the event.
 const freshJobsSQL = `SELECT id, endpoint_id, event_id, seq, lane, next_attempt_at, created_at FROM deliveries
-	WHERE event_id IN ({ids}) AND leased AND attempts = 0 AND trigger_name = 'automatic' AND next_attempt_at IS NOT NULL ORDER BY seq`
+	WHERE event_id IN ({ids}) AND leased AND attempts = 0 AND trigger_name = 'automatic' AND COALESCE(next_attempt_at, -1) >= 0 ORDER BY seq`
 
 // FreshJobs reads the deliveries of events that the stream has just brought, which were born with a lease, in order of
 // their events, and the endpoints of them that have older ones waiting. They are of shards that the caller holds.
 func (s *Store) FreshJobs(ctx context.Context, holds []Hold, events []string) (jobs []*Job, overtaken []string, err error) {
 	now := s.Now()
-	rows, err := s.freshRows(ctx, events)
+	rows, err := s.hotReads[s.freshJobsSQL].QueryContext(ctx, s.idsArg(events))
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
 	}
@@ -101,15 +102,6 @@ func (s *Store) FreshJobs(ctx context.Context, holds []Hold, events []string) (j
 	return under(holds, jobs), overtaken, nil
 }
 
-// freshRows runs freshJobsSQL: planned anew each time on PostgreSQL, where a plan that was made while the table was small would
-// go on reading all of it.
-func (s *Store) freshRows(ctx context.Context, events []string) (*sql.Rows, error) {
-	if s.remote() {
-		return s.read.QueryContext(ctx, s.freshJobsSQL, s.idsArg(events))
-	}
-	return s.hotReads[s.freshJobsSQL].QueryContext(ctx, s.idsArg(events))
-}
-
 // Target is an endpoint as its deliveries need it.
 type Target struct {
 	EndpointID string
@@ -122,8 +114,10 @@ type Target struct {
 	ReadAt     Time
 }
 
+// targetsSQL has no EXISTS: PostgreSQL might answer that for all endpoints at once, out of all that waits.
 const targetsSQL = `SELECT e.id, e.business_id, e.url, e.secrets, e.status, e.deleted_at IS NOT NULL,
-	EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= ? AND d.attempts = 0 AND d.trigger_name = 'automatic')
+	(SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= ? AND d.attempts = 0 AND d.trigger_name = 'automatic'
+		LIMIT 1) IS NOT NULL
 	FROM endpoints e WHERE e.id IN ({ids})`
 
 // Targets reads endpoints, in no order.

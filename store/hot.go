@@ -60,10 +60,6 @@ func numbered(query string) string {
 // openHot words the hot statements, and prepares those that read; each batcher prepares those that write.
 func (s *Store) openHot(ctx context.Context) (err error) {
 	s.freshJobsSQL, s.targetsSQL, s.endpointsSQL = withIDs(s.remote(), freshJobsSQL), withIDs(s.remote(), targetsSQL), withIDs(s.remote(), endpointsSQL)
-	reads := []string{authenticateSQL, agentVersionSQL, rereadSQL, s.targetsSQL}
-	if !s.remote() {
-		reads = append(reads, s.freshJobsSQL)
-	}
 	s.hotWrites = []string{lockSessionSQL, unlockSessionSQL}
 	s.insertions = map[reflect.Type]*insertion{}
 	for _, model := range []reflect.Type{
@@ -94,7 +90,7 @@ func (s *Store) openHot(ctx context.Context) (err error) {
 	} else {
 		s.hotWrites = append(s.hotWrites, ending.text, numberEventsSQL, s.endpointsSQL)
 	}
-	s.hotReads, err = s.prepare(ctx, s.read.DB, reads...)
+	s.hotReads, err = s.prepare(ctx, s.keyed.DB, authenticateSQL, agentVersionSQL, rereadSQL, s.targetsSQL, s.freshJobsSQL)
 	return err
 }
 

@@ -66,10 +66,11 @@ type Store struct {
 	cfg     Config
 	db      *bun.DB // the writer: for SQLite a single connection
 	read    *bun.DB // readers, beside the writer
+	keyed   *bun.DB // of the hot reads: on PostgreSQL connections of their own, on SQLite the readers'
 	sealer  *Sealer
 	batcher *batcher
 	worker  *batcher  // of the delivery worker's writes: on PostgreSQL another connection's, on SQLite the same
-	pools   []*bun.DB // of the batchers on PostgreSQL
+	pools   []*bun.DB // on PostgreSQL, beside that of db and read
 	unlock  func() error
 	log     *slog.Logger
 
@@ -238,6 +239,7 @@ func (s *Store) openSQLite(ctx context.Context) error {
 	if s.read, err = open("&_pragma=query_only(true)", 4); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.unlock())
 	}
+	s.keyed = s.read
 	return nil
 }
 
@@ -260,16 +262,19 @@ func (s *Store) openPostgres(ctx context.Context) error {
 	if err != nil || u.Host == "" {
 		return errors.New("the database URL does not parse as postgres://user:password@host/database")
 	}
-	s.db = openPool(s.cfg.URL, readers)
-	s.read = s.db
+	s.db, s.keyed = openPool(s.cfg.URL, readers), openPool(s.cfg.URL, hotReaders, byKey)
+	s.read, s.pools = s.db, []*bun.DB{s.keyed}
 	if err := s.db.PingContext(ctx); err != nil {
-		return errors.Join(fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err), s.db.Close())
+		return errors.Join(fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err), s.keyed.Close(), s.db.Close())
 	}
 	return nil
 }
 
-// readers are the connections to PostgreSQL beside those of the batchers.
-const readers = 20
+// The connections to PostgreSQL beside those of the batchers. What every turn and every delivery reads does not wait behind lists.
+const (
+	readers    = 14
+	hotReaders = 6
+)
 
 // remote says whether a connection to the database can be lost while the database lives on.
 func (s *Store) remote() bool { return IsPostgres(s.cfg.URL) }

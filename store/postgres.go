@@ -20,9 +20,12 @@ import (
 // awake: PostgreSQL ends a session that leaves a transaction alone for as long as a shard's lease.
 var awake = map[string]any{"idle_in_transaction_session_timeout": fmt.Sprint(ShardLease.Milliseconds())}
 
-// byKey is how a batcher's connection plans. What it runs finds rows by their keys, in plans that stay: one made while a table was
-// small must not go on reading all of it when it has grown.
-var byKey = map[string]any{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+// byKey is how the connections plan on which statements stay prepared. These find rows by their keys, in plans that stay: one made
+// while a table was small must not go on reading all of it when it has grown. To plan anew each time, as PostgreSQL likes to for
+// arrays, takes longer than most of them run.
+var byKey = map[string]any{
+	"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "plan_cache_mode": "force_generic_plan",
+}
 
 func openPool(url string, connections int, params ...map[string]any) *bun.DB {
 	connector := pgdriver.NewConnector(pgdriver.WithDSN(url), pgdriver.WithApplicationName("parley"))
