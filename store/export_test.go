@@ -3,6 +3,10 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,3 +110,54 @@ func (s *Store) Copy(ctx context.Context, event string, n int) error {
 
 // OpenPool opens a pool of one connection to PostgreSQL.
 func OpenPool(url string) *sql.DB { return openPool(url, 1).DB }
+
+// OpenKeyed opens one on which plans stay.
+func OpenKeyed(url string) *sql.DB { return openPool(url, 1, byKey).DB }
+
+// Age lets so much time pass for the plans of a connection.
+func Age(ctx context.Context, db *sql.DB) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	return conn.Raw(func(c any) error {
+		pg := c.(*pgConn)
+		pg.planAt = pg.planAt.Add(-plansStayFor)
+		return nil
+	})
+}
+
+// HotPlans are the plans that stay of the statements that are prepared on PostgreSQL, by their text, as they are made now.
+func (s *Store) HotPlans(ctx context.Context) (map[string]string, error) {
+	pool := openPool(s.cfg.URL, 1, byKey)
+	defer func() { _ = pool.Close() }()
+	plans := map[string]string{}
+	for _, text := range append(slices.Collect(maps.Keys(s.hotReads)), s.hotWrites...) {
+		text = numbered(text)
+		nulls := strings.TrimSuffix(strings.Repeat("NULL, ", strings.Count(text, "$")), ", ")
+		if _, err := pool.DB.ExecContext(ctx, "PREPARE hot AS "+text); err != nil {
+			return nil, fmt.Errorf("%s: %w", text, err)
+		}
+		rows, err := pool.DB.QueryContext(ctx, "EXPLAIN (COSTS OFF) EXECUTE hot("+nulls+")")
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", text, err)
+		}
+		var lines []string
+		for rows.Next() {
+			var line string
+			if err := rows.Scan(&line); err != nil {
+				return nil, err
+			}
+			lines = append(lines, line)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return nil, err
+		}
+		plans[text] = strings.Join(lines, "\n")
+		if _, err := pool.DB.ExecContext(ctx, "DEALLOCATE hot"); err != nil {
+			return nil, err
+		}
+	}
+	return plans, nil
+}

@@ -1,10 +1,14 @@
 package store_test
 
 import (
+	"errors"
 	"regexp"
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
+	"parley/e2e/servers"
 	"parley/store"
 )
 
@@ -128,4 +132,86 @@ func TestDeliveriesOfEndpointsAreReadAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestHotPlansGoByKeys: once there are rows, the statements that are prepared on PostgreSQL read no table, and no index of one, as a
+// whole.
+func TestHotPlansGoByKeys(t *testing.T) {
+	t.Parallel()
+	url := servers.Database(t)
+	s := open(t, func(c *store.Config) { c.URL = url })
+	v := newBusiness(t, s)
+	endpoint := newEndpoint(t, s, v, store.MessageCreated, store.RunFinished)
+	var turns errgroup.Group
+	for range 300 {
+		turns.Go(func() error {
+			turn, err := s.BeginTurn(t.Context(), turnInput(v, ""))
+			if err == nil {
+				_, err = s.FinishTurn(t.Context(), turn, "Hi")
+			}
+			return err
+		})
+	}
+	if err := errors.Join(turns.Wait(), s.Multiply(t.Context(), endpoint.ID, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	plans, err := s.HotPlans(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plans) < 15 {
+		t.Errorf("%d statements", len(plans))
+	}
+	grows := regexp.MustCompile(`Scan .*on (deliveries|runs|sessions|messages|events|attempts)\b`)
+	for text, plan := range plans {
+		lines := strings.Split(plan+"\n", "\n")
+		for i, line := range lines {
+			if grows.MatchString(line) && !strings.Contains(lines[i+1], "Index Cond") {
+				t.Errorf("%s\n%s", text, plan)
+				break
+			}
+		}
+	}
+}
+
+// TestPlansDoNotStayForLong: one that was made while a table was empty is given up when it may have grown.
+func TestPlansDoNotStayForLong(t *testing.T) {
+	t.Parallel()
+	db := store.OpenKeyed(servers.Database(t))
+	defer func() { _ = db.Close() }()
+	run := func(statement string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	byKey := func() bool {
+		t.Helper()
+		rows, err := db.QueryContext(t.Context(), "EXPLAIN EXECUTE hot('{a}')")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = rows.Close() }()
+		var plan, line string
+		for rows.Next() {
+			if err := rows.Scan(&line); err != nil {
+				t.Fatal(err)
+			}
+			plan += line
+		}
+		return strings.Contains(plan, "Index Cond")
+	}
+	run("CREATE TABLE grown (id TEXT PRIMARY KEY)")
+	run("VACUUM ANALYZE grown")
+	run("PREPARE hot(text[]) AS SELECT grown.id FROM unnest($1) AS new(id) JOIN grown ON grown.id = new.id")
+	if byKey() {
+		t.Fatal("an empty table is gone through by its keys: this test shows nothing any more")
+	}
+	run("INSERT INTO grown SELECT n FROM generate_series(1, 1000) AS n")
+	if err := store.Age(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	if !byKey() {
+		t.Error("a table that has grown is read as a whole")
+	}
 }

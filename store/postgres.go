@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
@@ -20,11 +21,11 @@ import (
 // awake: PostgreSQL ends a session that leaves a transaction alone for as long as a shard's lease.
 var awake = map[string]any{"idle_in_transaction_session_timeout": fmt.Sprint(ShardLease.Milliseconds())}
 
-// byKey is how the connections plan on which statements stay prepared. These find rows by their keys, in plans that stay: one made
-// while a table was small must not go on reading all of it when it has grown. To plan anew each time, as PostgreSQL likes to for
-// arrays, takes longer than most of them run.
+// byKey is how the connections plan on which statements stay prepared. These find rows by their keys. To plan anew each time, as
+// PostgreSQL likes to where arrays are given, takes longer than most of them run: so plans stay, but not for long. While a table is
+// empty it costs nothing to read an index of it as a whole, and that plan must not be there any more when it has grown.
 var byKey = map[string]any{
-	"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "plan_cache_mode": "force_generic_plan",
+	"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "plan_cache_mode": "force_generic_plan",
 }
 
 func openPool(url string, connections int, params ...map[string]any) *bun.DB {
@@ -37,7 +38,8 @@ func openPool(url string, connections int, params ...map[string]any) *bun.DB {
 		maps.Copy(set, p)
 	}
 	connector.Config().ConnParams = set
-	db := sql.OpenDB(pgConnector{connector, new(atomic.Int64)})
+	_, plansStay := set["plan_cache_mode"]
+	db := sql.OpenDB(pgConnector{connector, new(atomic.Int64), plansStay})
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
 	return bun.NewDB(db, pgdialect.New())
@@ -49,7 +51,11 @@ func openPool(url string, connections int, params ...map[string]any) *bun.DB {
 type pgConnector struct {
 	*pgdriver.Connector
 	ends *atomic.Int64 // of the server, that its connections have told of
+
+	plansStay bool
 }
+
+const plansStayFor = 10 * time.Second
 
 func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	made := c.ends.Load()
@@ -57,13 +63,19 @@ func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pgConn{conn.(*pgdriver.Conn), c.ends, made}, nil
+	pg := &pgConn{Conn: conn.(*pgdriver.Conn), ends: c.ends, made: made}
+	if c.plansStay {
+		pg.planAt = time.Now().Add(plansStayFor)
+	}
+	return pg, nil
 }
 
 type pgConn struct {
 	*pgdriver.Conn
 	ends *atomic.Int64
 	made int64 // ends when it was made
+
+	planAt time.Time // when it is to plan anew; zero: whenever PostgreSQL thinks best
 }
 
 // check ends the connection after a failure that is not the database's own word on a statement. If the server ended it, those of
@@ -85,6 +97,12 @@ func (c *pgConn) check(err error) error {
 func (c *pgConn) ResetSession(ctx context.Context) error {
 	if c.made < c.ends.Load() {
 		return driver.ErrBadConn
+	}
+	if !c.planAt.IsZero() && time.Now().After(c.planAt) {
+		c.planAt = time.Now().Add(plansStayFor)
+		if _, err := c.ExecContext(ctx, "DISCARD PLANS", nil); err != nil {
+			return driver.ErrBadConn
+		}
 	}
 	return c.Conn.ResetSession(ctx)
 }

@@ -253,10 +253,11 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...Run
 	})
 }
 
+// endRunsSQL tells a run that is running by what no index has: it is to be looked up by its id.
 const endRunsSQL = `UPDATE runs SET status = new.status, model = new.model, input_tokens = new.input_tokens,
 	output_tokens = new.output_tokens, usage_source = new.usage_source, cost = new.cost, error_class = new.error_class,
 	steps = new.steps, reply_id = new.reply_id, finished_at = new.finished_at
-	FROM {rows} WHERE runs.id = new.id AND runs.fence = new.fence AND runs.status = 'running'`
+	FROM {rows} WHERE runs.id = new.id AND runs.fence = new.fence AND runs.finished_at IS NULL`
 
 var endedRunColumns = []column{
 	{"id", "text"},
