@@ -94,8 +94,15 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	if in.IdempotencyKey != nil {
 		return r.chatOnce(ctx, v, in)
 	}
+	return r.chat(ctx, v, in, func(error) {})
+}
+
+// chat is Chat for an input that has been checked. over is called once, when the turn is over or could not begin: that may be
+// after the caller has left.
+func (r *Runner) chat(ctx context.Context, v *store.Viewer, in ChatInput, over func(error)) (*ChatReply, error) {
 	agent, err := r.cfg.Store.AgentOfTurn(ctx, v.BusinessID, in.AgentID)
 	if err != nil {
+		over(err)
 		return nil, err
 	}
 	deadline := time.Now().Add(r.cfg.QueueWait)
@@ -105,12 +112,14 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 		place = r.line.arrive(agent, *in.SessionID)
 		if leave, err = r.waitInLine(ctx, agent, *in.SessionID, place, deadline); err != nil {
 			place.leave()
+			over(err)
 			return nil, err
 		}
 	}
 	if !r.start() {
 		leave()
 		place.leave()
+		over(store.ErrShuttingDown)
 		return nil, store.ErrShuttingDown
 	}
 	type result struct {
@@ -123,6 +132,7 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 		defer r.turns.Done()
 		reply, err := r.turn(ctx, agent, in, told, place, deadline)
 		leave() // before its caller is told, who may send the next message at once
+		over(err)
 		done <- result{reply, err}
 	}()
 	for {

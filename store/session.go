@@ -51,7 +51,7 @@ type TurnInput struct {
 	Metadata   *JSONObject
 	Lease      time.Duration   // how long the turn holds the session, unless KeepTurns prolongs it
 	Ticket     *Ticket         // its own, which leaves the session's line when the turn begins; nil: it has none
-	Place      string          // where it stands in that line: its own ticket, or one that stands behind it; empty: behind all
+	Place      string          // the ticket that it shows: its own, or that of a turn that it goes before; empty: it goes behind all
 	Key        *IdempotencyKey // the turn happens once for it; nil: each time
 }
 
