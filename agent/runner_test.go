@@ -159,6 +159,7 @@ func TestWhoeverRejectsServesOne(t *testing.T) {
 		Models: map[store.ModelProvider]agent.Model{store.ProviderEmbedded: slow},
 	})
 	t.Cleanup(func() { runner.Drain(context.Background()) })
+	t.Cleanup(func() { close(release) }) // whatever still runs ends
 	in := agent.ChatInput{AgentID: "bo", Message: "Hello", Channel: store.SMS}
 	release <- struct{}{}
 	first, err := runner.Chat(t.Context(), viewer, in)
