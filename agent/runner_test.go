@@ -167,7 +167,7 @@ func TestWhoeverRejectsServesOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.SessionID = &first.SessionID
-	for range 50 {
+	for range 20 {
 		const atOnce = 8
 		start, came := make(chan struct{}), make(chan error, atOnce)
 		for range atOnce {
@@ -193,7 +193,7 @@ func TestWhoeverRejectsServesOne(t *testing.T) {
 			t.Fatalf("the one that ran: %v", err)
 		}
 	}
-	for range 200 {
+	for range 100 {
 		release <- struct{}{}
 		if _, err := runner.Chat(t.Context(), viewer, in); err != nil {
 			t.Fatalf("right after an answer: %v", err)
