@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"parley/store"
 )
@@ -27,17 +28,76 @@ func (r *Runner) chatOnce(ctx context.Context, v *store.Viewer, in ChatInput) (*
 	if reply, err := r.replay(ctx, v, key); reply != nil || err != nil {
 		return reply, err
 	}
-	done, err := r.keys.enter(v.BusinessID, key)
+	f, err := r.keys.enter(v.BusinessID, key)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-	in.IdempotencyKey, in.once = nil, &key
-	reply, err := r.Chat(ctx, v, in)
+	in.once = &key
+	reply, err := r.chat(ctx, v, in, func(err error) { r.keys.leave(v.BusinessID, key, f, err) })
 	if errors.Is(err, store.ErrKeyAnswered) { // by another replica, in the meantime
 		return r.replay(ctx, v, key)
 	}
 	return reply, err
+}
+
+// joinEvery is how often a run that another replica has is looked at; joinSoon, how soon a key whose run is not known yet.
+const (
+	joinEvery = 250 * time.Millisecond
+	joinSoon  = 10 * time.Millisecond
+)
+
+// Join is Chat for a client that asks again by itself, and wants one turn: if the turn of its idempotency key is running, here or
+// elsewhere, it waits for that one's end, and gets its reply or its failure. It begins a turn only if no other of the key has begun.
+func (r *Runner) Join(ctx context.Context, v *store.Viewer, in ChatInput) (*ChatReply, error) {
+	for {
+		reply, err := r.Chat(ctx, v, in)
+		if !errors.Is(err, store.ErrKeyInFlight) || ctx.Err() != nil {
+			return reply, err
+		}
+		var here *flightError
+		var elsewhere *store.InFlightError
+		switch {
+		case errors.As(err, &here):
+			err = here.flight.wait(ctx)
+		case errors.As(err, &elsewhere):
+			err = r.runEnds(ctx, v.BusinessID, elsewhere.RunID)
+		default:
+			err = pause(ctx, joinSoon) // another replica is about to write it
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// runEnds waits for the end of a run. If it failed, that is the error.
+func (r *Runner) runEnds(ctx context.Context, business, id string) error {
+	for {
+		run, err := r.cfg.Store.Run(ctx, business, id)
+		switch {
+		case err != nil:
+			return err
+		case run.Status == store.RunStatusFailed:
+			return failure(*run.ErrorClass)
+		case run.Status != store.RunRunning:
+			return nil
+		}
+		if err := pause(ctx, joinEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits so long, or for ctx to end.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
 
 // replay is the first answer under a key; nil if there is none, and nobody is about to give it.
@@ -52,30 +112,65 @@ func (r *Runner) replay(ctx context.Context, v *store.Viewer, key store.Idempote
 	}, nil
 }
 
-// keysInFlight are the keys of the requests that this process has not answered yet, from their arrival.
+// keysInFlight are the keys of the requests whose turns are not over in this process, from their arrival.
 type keysInFlight struct {
-	mu     sync.Mutex // guards hashes
-	hashes map[string]string
+	mu      sync.Mutex // guards flights
+	flights map[string]*flight
 }
 
-func (k *keysInFlight) enter(business string, key store.IdempotencyKey) (leave func(), err error) {
+// flight is one such request.
+type flight struct {
+	hash string
+	over chan struct{} // closed when its turn is over, or did not come to be
+	err  error         // what came of it then
+}
+
+// flightError is ErrKeyInFlight, and says which request of this process it is.
+type flightError struct{ flight *flight }
+
+func (e *flightError) Error() string { return store.ErrKeyInFlight.Message }
+
+func (e *flightError) Unwrap() error { return store.ErrKeyInFlight }
+
+func (k *keysInFlight) enter(business string, key store.IdempotencyKey) (*flight, error) {
 	id := business + "/" + key.Key
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	switch hash, ok := k.hashes[id]; {
-	case ok && hash != key.Hash:
+	switch other := k.flights[id]; {
+	case other != nil && other.hash != key.Hash:
 		return nil, store.ErrKeyReused
-	case ok:
-		return nil, store.ErrKeyInFlight
-	case k.hashes == nil:
-		k.hashes = map[string]string{}
+	case other != nil:
+		return nil, &flightError{other}
+	case k.flights == nil:
+		k.flights = map[string]*flight{}
 	}
-	k.hashes[id] = key.Hash
-	return func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		delete(k.hashes, id)
-	}, nil
+	f := &flight{hash: key.Hash, over: make(chan struct{})}
+	k.flights[id] = f
+	return f, nil
+}
+
+func (k *keysInFlight) leave(business string, key store.IdempotencyKey, f *flight, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.flights, business+"/"+key.Key)
+	f.err = err
+	close(f.over)
+}
+
+// wait waits until the request is over. Its error is the request's own, unless there is an answer now, or it never came to a turn
+// of its own because its caller went away or another replica had one.
+func (f *flight) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-f.over:
+	}
+	for _, none := range []error{context.Canceled, context.DeadlineExceeded, store.ErrKeyAnswered, store.ErrKeyInFlight} {
+		if errors.Is(f.err, none) {
+			return nil
+		}
+	}
+	return f.err
 }
 
 // hash is the same for inputs that ask for the same: REST and GraphQL, in whatever order and notation their JSON is.

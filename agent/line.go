@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 
 	"parley/store"
@@ -12,23 +10,25 @@ import (
 
 // line is this replica's part of the lines that turns stand in for sessions, on all replicas together. On SQLite there are no
 // others, and the queue within the process is the whole of it: nobody takes a place then.
+//
+// Within a replica the queue alone decides who goes first, whatever tickets they hold: tickets are written by many turns at
+// once, so that theirs can be another order. Whoever the queue lets in shows the foremost ticket of all who wait here, and takes
+// only its own out of the line. So no turn waits for one that waits for it, and a turn is served before all who stand behind it
+// here, and behind those on other replicas.
 type line struct {
 	store *store.Store
 
-	mu     sync.Mutex // guards what follows
+	mu       sync.Mutex          // guards what follows
+	sessions map[string]*waiting // in which turns stand in line here
+}
+
+// waiting are the turns that stand in line here for one session.
+type waiting struct {
 	places map[*place]struct{}
-	bells  map[string]*bell // by session
+	rang   chan struct{} // the bell: closed when something has happened in the session, and made anew
 }
 
-// bell rings when something has happened in a session.
-type bell struct {
-	rang      chan struct{} // closed, and made anew
-	listeners int
-}
-
-func newLine(s *store.Store) *line {
-	return &line{store: s, places: map[*place]struct{}{}, bells: map[string]*bell{}}
-}
+func newLine(s *store.Store) *line { return &line{store: s, sessions: map[string]*waiting{}} }
 
 // place is where one turn stands; nil, for a session that nobody else knows yet, is nowhere.
 type place struct {
@@ -57,20 +57,37 @@ func (p *place) stand(ctx context.Context) (took bool, err error) {
 	l, session := p.line, p.t.SessionID
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.places[p] = struct{}{}
-	if l.bells[session] == nil {
-		l.bells[session] = &bell{rang: make(chan struct{})}
+	if l.sessions[session] == nil {
+		l.sessions[session] = &waiting{places: map[*place]struct{}{}, rang: make(chan struct{})}
 	}
-	l.bells[session].listeners++
+	l.sessions[session].places[p] = struct{}{}
 	return true, nil
 }
 
-// ticket is what the turn shows to be let in; nil if it does not stand in line.
+// ticket is the turn's own; nil if it does not stand in line.
 func (p *place) ticket() *store.Ticket {
 	if p == nil || !p.standing {
 		return nil
 	}
 	return p.t
+}
+
+// foremost is the ticket that a turn shows when the queue has let it in: the first of all who wait here for its session. Empty if
+// nobody does.
+func (p *place) foremost() (ticket string) {
+	if p == nil {
+		return ""
+	}
+	p.line.mu.Lock()
+	defer p.line.mu.Unlock()
+	if here := p.line.sessions[p.t.SessionID]; here != nil {
+		for other := range here.places {
+			if ticket == "" || other.t.Ticket < ticket {
+				ticket = other.t.Ticket
+			}
+		}
+	}
+	return ticket
 }
 
 // served gives the place up: the turn has begun.
@@ -82,9 +99,9 @@ func (p *place) served() {
 	l, session := p.line, p.t.SessionID
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.places, p)
-	if l.bells[session].listeners--; l.bells[session].listeners == 0 {
-		delete(l.bells, session)
+	here := l.sessions[session]
+	if delete(here.places, p); len(here.places) == 0 {
+		delete(l.sessions, session)
 	}
 }
 
@@ -103,30 +120,31 @@ func (p *place) rings() <-chan struct{} {
 	}
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()
-	return p.line.bells[p.t.SessionID].rang
+	return p.line.sessions[p.t.SessionID].rang
 }
 
 func (l *line) ring(entries []stream.Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range entries {
-		if b := l.bells[e.Lane]; b != nil {
-			close(b.rang)
-			b.rang = make(chan struct{})
+		if here := l.sessions[e.Lane]; here != nil {
+			close(here.rang)
+			here.rang = make(chan struct{})
 		}
 	}
 }
 
 func (l *line) keepAlive(ctx context.Context) error {
+	var tickets []*store.Ticket
 	l.mu.Lock()
-	places := slices.Collect(maps.Keys(l.places))
-	l.mu.Unlock()
-	if len(places) == 0 {
-		return nil
+	for _, here := range l.sessions {
+		for p := range here.places {
+			tickets = append(tickets, p.t)
+		}
 	}
-	tickets := make([]*store.Ticket, len(places))
-	for i, p := range places {
-		tickets[i] = p.t
+	l.mu.Unlock()
+	if len(tickets) == 0 {
+		return nil
 	}
 	return l.store.KeepInLine(ctx, tickets)
 }

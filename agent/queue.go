@@ -2,7 +2,6 @@ package agent
 
 import (
 	"container/list"
-	"context"
 	"sync"
 )
 
@@ -14,10 +13,28 @@ type queue struct {
 
 func newQueue() *queue { return &queue{sessions: map[string]*list.List{}} }
 
-// enter waits for the session's turn, or for ctx to end. Whoever got in must leave.
-func (q *queue) enter(ctx context.Context, session string) (leave func(), err error) {
-	turn := make(chan struct{})
+// join takes the last place of the session's queue, and does not wait: come is closed when all before it have left. Whoever has
+// joined must leave.
+func (q *queue) join(session string) (come <-chan struct{}, leave func()) {
 	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.push(session)
+}
+
+// joinIdle is join for those who would not wait: it fails if anybody is in.
+func (q *queue) joinIdle(session string) (leave func(), ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.sessions[session] != nil {
+		return nil, false
+	}
+	_, leave = q.push(session)
+	return leave, true
+}
+
+// push is called with mu held.
+func (q *queue) push(session string) (come <-chan struct{}, leave func()) {
+	turn := make(chan struct{})
 	line := q.sessions[session]
 	if line == nil {
 		line = list.New()
@@ -27,8 +44,7 @@ func (q *queue) enter(ctx context.Context, session string) (leave func(), err er
 	if line.Front() == place {
 		close(turn)
 	}
-	q.mu.Unlock()
-	leave = func() {
+	return turn, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		first := line.Front() == place
@@ -40,18 +56,4 @@ func (q *queue) enter(ctx context.Context, session string) (leave func(), err er
 			close(next.Value.(chan struct{}))
 		}
 	}
-	select {
-	case <-turn:
-		return leave, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
-}
-
-// busy says whether a turn of the session is in, or waits.
-func (q *queue) busy(session string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.sessions[session] != nil
 }

@@ -94,8 +94,15 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	if in.IdempotencyKey != nil {
 		return r.chatOnce(ctx, v, in)
 	}
+	return r.chat(ctx, v, in, func(error) {})
+}
+
+// chat is Chat for an input that has been checked. over is called once, when the turn is over or could not begin: that may be
+// after the caller has left.
+func (r *Runner) chat(ctx context.Context, v *store.Viewer, in ChatInput, over func(error)) (*ChatReply, error) {
 	agent, err := r.cfg.Store.AgentOfTurn(ctx, v.BusinessID, in.AgentID)
 	if err != nil {
+		over(err)
 		return nil, err
 	}
 	deadline := time.Now().Add(r.cfg.QueueWait)
@@ -103,14 +110,16 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	var place *place
 	if in.SessionID != nil {
 		place = r.line.arrive(agent, *in.SessionID)
-		if leave, err = r.waitInLine(ctx, agent, *in.SessionID, place); err != nil {
+		if leave, err = r.waitInLine(ctx, agent, *in.SessionID, place, deadline); err != nil {
 			place.leave()
+			over(err)
 			return nil, err
 		}
 	}
 	if !r.start() {
 		leave()
 		place.leave()
+		over(store.ErrShuttingDown)
 		return nil, store.ErrShuttingDown
 	}
 	type result struct {
@@ -121,8 +130,9 @@ func (r *Runner) Chat(ctx context.Context, v *store.Viewer, in ChatInput) (*Chat
 	told := newTold(in.Text)
 	go func() {
 		defer r.turns.Done()
-		defer leave()
 		reply, err := r.turn(ctx, agent, in, told, place, deadline)
+		leave() // before its caller is told, who may send the next message at once
+		over(err)
 		done <- result{reply, err}
 	}()
 	for {
@@ -149,29 +159,41 @@ func (r *Runner) start() bool {
 	return true
 }
 
-// waitInLine waits until the turns of the session that came before are over.
-func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session string, place *place) (leave func(), err error) {
+// waitInLine waits until the turns of the session that came before are over, or the deadline.
+func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session string, place *place, deadline time.Time) (leave func(), err error) {
 	// The line is per agent as well: a stranger's session id must not stand in anybody's way.
 	key := agent.BusinessID + "/" + agent.ID + "/" + session
-	if agent.OnConcurrent == store.Reject && r.queue.busy(key) {
-		return nil, store.ErrSessionBusy
-	}
-	if r.queue.busy(key) {
-		if _, err := place.stand(ctx); err != nil {
-			return nil, err
+	if agent.OnConcurrent == store.Reject {
+		leave, idle := r.queue.joinIdle(key)
+		if !idle {
+			return nil, store.ErrSessionBusy
 		}
+		return leave, nil
 	}
-	wait, cancel := context.WithTimeout(ctx, r.cfg.QueueWait)
-	defer cancel()
-	defer context.AfterFunc(r.open, cancel)()
-	leave, err = r.queue.enter(wait, key)
-	switch {
-	case err == nil || ctx.Err() != nil:
-		return leave, err
-	case r.open.Err() != nil:
-		return nil, store.ErrShuttingDown
+	come, leave := r.queue.join(key)
+	select {
+	case <-come: // nobody came before, on this replica
+		return leave, nil
+	default:
 	}
-	return nil, store.ErrSessionBusy
+	if _, err = place.stand(ctx); err != nil {
+		leave()
+		return nil, err
+	}
+	late := time.NewTimer(time.Until(deadline))
+	defer late.Stop()
+	select {
+	case <-come:
+		return leave, nil
+	case <-late.C:
+		err = store.ErrSessionBusy
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-r.open.Done():
+		err = store.ErrShuttingDown
+	}
+	leave()
+	return nil, err
 }
 
 // begin takes the session's lock, waiting for other replicas' turns that hold it, or came before.
@@ -188,7 +210,7 @@ func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput,
 			return nil, err
 		}
 		rang := place.rings()
-		input.Ticket = place.ticket()
+		input.Ticket, input.Place = place.ticket(), place.foremost()
 		turn, err := r.cfg.Store.BeginTurn(caller, input)
 		if err == nil {
 			place.served()

@@ -132,3 +132,71 @@ func TestAWaitInLineIsBounded(t *testing.T) {
 		t.Errorf("the model was asked %d times", len(slow.got))
 	}
 }
+
+// TestWhoeverRejectsServesOne has messages come at the same moment to an agent that rejects: one of them is served, and the others
+// are refused while it runs. Whoever got its answer may send the next message at once.
+func TestWhoeverRejectsServesOne(t *testing.T) {
+	t.Parallel()
+	s, _ := newStore(t)
+	made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "biz", Agent: &store.Agent{
+		ID: "bo", Name: "Bo", OnConcurrent: store.Reject, Knowledge: []store.Knowledge{}, ChannelProfiles: []store.ChannelProfile{},
+		Model: store.Model{Provider: store.ProviderEmbedded},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	viewer, err := s.Authenticate(t.Context(), store.KindAPIKey, made.APIKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := make(chan struct{}, 1)
+	slow := &told{answer: func() (agent.Reply, error) {
+		<-release
+		return agent.Reply{Text: "Hi", Model: "m"}, nil
+	}}
+	runner := agent.NewRunner(agent.Config{
+		Store: s, History: agent.NewLocalHistory(1 << 20), TurnTimeout: time.Minute,
+		Models: map[store.ModelProvider]agent.Model{store.ProviderEmbedded: slow},
+	})
+	t.Cleanup(func() { runner.Drain(context.Background()) })
+	t.Cleanup(func() { close(release) }) // whatever still runs ends
+	in := agent.ChatInput{AgentID: "bo", Message: "Hello", Channel: store.SMS}
+	release <- struct{}{}
+	first, err := runner.Chat(t.Context(), viewer, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.SessionID = &first.SessionID
+	for range 20 {
+		const atOnce = 8
+		start, came := make(chan struct{}), make(chan error, atOnce)
+		for range atOnce {
+			go func() {
+				<-start
+				_, err := runner.Chat(t.Context(), viewer, in)
+				came <- err
+			}()
+		}
+		close(start)
+		for range atOnce - 1 {
+			select {
+			case err := <-came:
+				if !errors.Is(err, store.ErrSessionBusy) {
+					t.Fatalf("while a turn runs: %v", err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("not all but one were refused")
+			}
+		}
+		release <- struct{}{}
+		if err := <-came; err != nil {
+			t.Fatalf("the one that ran: %v", err)
+		}
+	}
+	for range 100 {
+		release <- struct{}{}
+		if _, err := runner.Chat(t.Context(), viewer, in); err != nil {
+			t.Fatalf("right after an answer: %v", err)
+		}
+	}
+}

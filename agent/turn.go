@@ -292,7 +292,20 @@ func (r *Runner) outcome(cause error) (class string, told error) {
 	case errors.Is(cause, errHistory):
 		return store.RunInterrupted, store.ErrUnavailable
 	case errors.Is(cause, ErrModelTimeout) || errors.Is(cause, context.DeadlineExceeded):
-		return store.RunModelTimeout, store.Refuse(store.CodeModelTimeout, "model_timeout", "the agent's model gave nothing in time: send the message again")
+		class = store.RunModelTimeout
+	default:
+		class = store.RunModelFailed
 	}
-	return store.RunModelFailed, store.Refuse(store.CodeModelFailed, "model_failed", "the agent's model failed: send the message again")
+	return class, failure(class)
+}
+
+// failure is what is told of a run that failed.
+func failure(class string) error {
+	switch class {
+	case store.RunModelFailed:
+		return store.Refuse(store.CodeModelFailed, "model_failed", "the agent's model failed: send the message again")
+	case store.RunModelTimeout:
+		return store.Refuse(store.CodeModelTimeout, "model_timeout", "the agent's model gave nothing in time: send the message again")
+	}
+	return store.ErrUnavailable // a shutdown or a crash has interrupted it
 }

@@ -54,6 +54,30 @@ func productionOn(t *testing.T, database string, n int, env ...string) *fleet {
 	return f
 }
 
+// inLine waits until so many turns wait in line for a session.
+func (f *fleet) inLine(n int) {
+	f.t.Helper()
+	f.counts(fmt.Sprint(n, " in line"), "SELECT COUNT(*) FROM session_line", n)
+}
+
+// running waits until one turn runs.
+func (f *fleet) running() {
+	f.t.Helper()
+	f.counts("running", "SELECT COUNT(*) FROM runs WHERE status = 'running'", 1)
+}
+
+// counts waits until a query of the database counts n.
+func (f *fleet) counts(what, query string, n int) {
+	f.t.Helper()
+	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(f.database)))
+	defer func() { _ = db.Close() }()
+	eventually(f.t, what, func() bool {
+		var got int
+		err := db.QueryRow(query).Scan(&got)
+		return err == nil && got == n
+	})
+}
+
 // tenant is a business with credentials of its own.
 type tenant struct{ id, key, token string }
 
@@ -226,24 +250,6 @@ func TestReplicas(t *testing.T) {
 func TestTurnsAcrossReplicas(t *testing.T) {
 	t.Parallel()
 	f := production(t, 3, "PARLEY_EMBEDDED_MODEL_LATENCY=3s")
-	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(f.database)))
-	defer func() { _ = db.Close() }()
-	waiting := func(n int) {
-		t.Helper()
-		eventually(t, fmt.Sprint(n, " in line"), func() bool {
-			var standing int
-			err := db.QueryRow("SELECT COUNT(*) FROM session_line").Scan(&standing)
-			return err == nil && standing == n
-		})
-	}
-	running := func() {
-		t.Helper()
-		eventually(t, "running", func() bool {
-			var n int
-			err := db.QueryRow("SELECT COUNT(*) FROM runs WHERE status = 'running'").Scan(&n)
-			return err == nil && n == 1
-		})
-	}
 	session := f.replicas[0].chat("Hello", "")["session_id"].(string)
 	var turns sync.WaitGroup
 	say := func(i int) {
@@ -258,10 +264,10 @@ func TestTurnsAcrossReplicas(t *testing.T) {
 	}
 	const n = 7
 	say(0)
-	running()
+	f.running()
 	for i := 1; i < n; i++ {
 		say(i)
-		waiting(i)
+		f.inLine(i)
 	}
 	turns.Wait()
 	var said []string
@@ -273,11 +279,11 @@ func TestTurnsAcrossReplicas(t *testing.T) {
 	if got := strings.Join(said, ", "); got != "Hello, turn 0, turn 1, turn 2, turn 3, turn 4, turn 5, turn 6" {
 		t.Errorf("served in the order %s", got)
 	}
-	waiting(0)
+	f.inLine(0)
 
 	f.replicas[0].query(token, `mutation { updateAgent(id: "demo", input: {onConcurrent: REJECT}) { id } }`, nil)
 	say(0)
-	running()
+	f.running()
 	body := encode(object{"message": "at the same time", "channel": "whatsapp", "session_id": session})
 	if status, _, answer := f.replicas[1].call("POST", "/agents/demo/chat", withKey(apiKey), body); status != http.StatusConflict || at(answer, "code") != "session_busy" {
 		t.Errorf("an agent that rejects, on another replica: %d %v", status, answer)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	"parley/agent"
 	"parley/graph/transport"
@@ -57,9 +56,6 @@ func (r *Resolver) followDeliveries(ctx context.Context, business string, endpoi
 	return follow(ctx, sub.Close, sub.Next, func(d *store.Delivery) *store.Delivery { return d }), nil
 }
 
-// joinEvery is how often a chat that another subscription has begun is asked for its reply.
-const joinEvery = 250 * time.Millisecond
-
 // followChat is the subscription `chat`: the reply as it comes, then whole. One that is begun again joins the running turn.
 func (r *Resolver) followChat(ctx context.Context, v *store.Viewer, in agent.ChatInput) (<-chan *agent.ChatDelta, error) {
 	if err := v.RequireChat(); err != nil {
@@ -82,26 +78,15 @@ func (r *Resolver) followChat(ctx context.Context, v *store.Viewer, in agent.Cha
 	}
 	go func() {
 		defer close(out)
-		for {
-			reply, err := r.Runner.Chat(ctx, v, in)
-			switch {
-			case err == nil:
-				if !heard { // of another subscription's turn
-					in.Text(reply.Reply)
-				}
-				say(&agent.ChatDelta{Reply: reply})
-				return
-			case !errors.Is(err, store.ErrKeyInFlight) || ctx.Err() != nil:
-				if ctx.Err() == nil {
-					transport.EndWithError(ctx, underInput(err))
-				}
-				return
+		reply, err := r.Runner.Join(ctx, v, in)
+		switch {
+		case err == nil:
+			if !heard { // of another subscription's turn
+				in.Text(reply.Reply)
 			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(joinEvery):
-			}
+			say(&agent.ChatDelta{Reply: reply})
+		case ctx.Err() == nil:
+			transport.EndWithError(ctx, underInput(err))
 		}
 	}()
 	return out, nil

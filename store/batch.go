@@ -269,7 +269,7 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) (*tx,
 				if !errors.As(err, &refusal) {
 					return err
 				}
-				w.err = refusal
+				w.err = err
 				continue
 			}
 		}

@@ -58,6 +58,14 @@ var (
 	ErrKeyAnswered = refuse(CodeConflict, "idempotency_answered", "the request with this idempotency key has been answered")
 )
 
+// InFlightError is ErrKeyInFlight, and says which run it is.
+type InFlightError struct{ RunID string }
+
+func (e *InFlightError) Error() string { return ErrKeyInFlight.Message }
+
+// Unwrap is what it says to callers.
+func (e *InFlightError) Unwrap() error { return ErrKeyInFlight }
+
 // CheckIdempotencyKey finds what is wrong with a key.
 func CheckIdempotencyKey(key string) Faults {
 	f := text(key, 1, maxKey)
@@ -91,7 +99,7 @@ func (k *IdempotencyKey) meet(ctx context.Context, q *bun.SelectQuery, business 
 	case kept.RequestHash != k.Hash:
 		return nil, ErrKeyReused
 	case kept.Answer == nil:
-		return nil, ErrKeyInFlight
+		return nil, &InFlightError{RunID: kept.RunID}
 	}
 	answer := new(Answer)
 	if err := json.Unmarshal([]byte(*kept.Answer), answer); err != nil {
@@ -101,7 +109,7 @@ func (k *IdempotencyKey) meet(ctx context.Context, q *bun.SelectQuery, business 
 }
 
 // KeptAnswer is the answer that is kept under a key for this request, or nil if the request is the first one. It refuses with
-// ErrKeyReused and ErrKeyInFlight.
+// ErrKeyReused and InFlightError.
 func (s *Store) KeptAnswer(ctx context.Context, business string, key IdempotencyKey) (*Answer, error) {
 	return key.meet(ctx, s.read.NewSelect(), business, s.Now())
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -49,7 +50,8 @@ type TurnInput struct {
 	Text       string
 	Metadata   *JSONObject
 	Lease      time.Duration   // how long the turn holds the session, unless KeepTurns prolongs it
-	Ticket     *Ticket         // its place in the session's line; nil: behind all who stand in it
+	Ticket     *Ticket         // its own, which leaves the session's line when the turn begins; nil: it has none
+	Place      string          // the ticket that it shows: its own, or that of a turn that it goes before; empty: it goes behind all
 	Key        *IdempotencyKey // the turn happens once for it; nil: each time
 }
 
@@ -64,7 +66,7 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 	}
 	runID, messageID := newID("run"), newID("msg")
 	var step *turnStep
-	if !fresh && in.Ticket == nil && in.Key == nil { // else there is more to look at
+	if !fresh && in.Ticket == nil && in.Place == "" && in.Key == nil { // else there is more to look at
 		step = &turnStep{session: in.SessionID, lock: func(t *tx) []any {
 			return []any{
 				in.SessionID, runID, int64(t.now.Add(in.Lease)), int64(t.now.Add(s.cfg.SessionTTL)), in.BusinessID, in.AgentID, string(in.Channel),
@@ -86,7 +88,7 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 			t.sessions = append(t.sessions, &lock)
 		} else if step != nil && step.done {
 			lock.Fence, lock.LastSequence = step.fence, step.sequence
-		} else if err := lockSession(ctx, t, &lock, in.Ticket); err != nil {
+		} else if err := lockSession(ctx, t, &lock, cmp.Or(in.Place, lastInLine), in.Ticket); err != nil {
 			return err
 		}
 		if err := in.Key.claim(ctx, t, in.BusinessID, runID); err != nil {
@@ -118,12 +120,8 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 }
 
 // lockSession takes the lock of an existing session in one conditional statement, and only if that changed nothing asks
-// why. It fills in the fence and sequence.
-func lockSession(ctx context.Context, t *tx, lock *Session, ticket *Ticket) error {
-	place := lastInLine
-	if ticket != nil {
-		place = ticket.Ticket
-	}
+// why. It fills in the fence and sequence. Whoever stands in line before the place goes first.
+func lockSession(ctx context.Context, t *tx, lock *Session, place string, ticket *Ticket) error {
 	err := t.row(ctx, lockSessionSQL, []any{
 		lock.RunID, lock.LockedUntil, lock.ExpiresAt, lock.ID, lock.BusinessID, lock.AgentID, lock.Channel, t.now, t.now, place, t.now,
 	}, &lock.Fence, &lock.LastSequence)
