@@ -35,7 +35,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 	if err != nil {
 		return nil, r.fail(turn, fmt.Errorf("%w: %w", errHistory, err))
 	}
-	messages = append(messages[:len(messages):len(messages)], Message{Author: store.AuthorLead, Text: turn.Message.Text})
+	messages = recent(append(messages[:len(messages):len(messages)], Message{Author: store.AuthorLead, Text: turn.Message.Text}))
 	tools, done := r.mcp.bind(ctx, agent)
 	defer done()
 	course := course{
@@ -56,8 +56,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 	if err != nil {
 		return nil, fmt.Errorf("finish run %s: %w", turn.Run.ID, err)
 	}
-	messages = append(messages, Message{Author: store.AuthorAgent, Text: text})
-	messages = messages[max(0, len(messages)-historyLength):]
+	messages = recent(append(messages, Message{Author: store.AuthorAgent, Text: text}))
 	r.cfg.History.Remember(ctx, turn.SessionID, message.Sequence+1, messages) // the run's own event comes after its reply
 	return &ChatReply{
 		Reply: text, SessionID: turn.SessionID, MessageID: message.ID, RunID: turn.Run.ID, Channel: in.Channel,
