@@ -166,6 +166,28 @@ func TestTools(t *testing.T) {
 	}
 }
 
+// TestAMissingVariableIsNamedAsTheCallerWritesIt, by either door.
+func TestAMissingVariableIsNamedAsTheCallerWritesIt(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	made := s.query(token, newAgent, object{"in": object{"name": "Shop", "prompt": "Order {{metadata.order_id.in_full}}."}})
+	id := at(made, "createAgent", "id").(string)
+	status, _, answer := s.call("POST", "/agents/"+id+"/chat", withKey(apiKey), `{"message": "Hi", "channel": "sms"}`)
+	if status != http.StatusUnprocessableEntity || encode(at(answer, "detail", 0, "loc")) != `["body","metadata","order_id","in_full"]` {
+		t.Errorf("by REST: %d %v", status, answer)
+	}
+	const chat = `mutation($in: ChatInput!) { chat(input: $in) { reply } }`
+	for want, input := range map[string]object{
+		`["input","metadata","order_id","in_full"]`: {"agentId": id, "message": "Hi", "channel": "SMS"},
+		`["input","idempotencyKey"]`:                {"agentId": id, "message": "Hi", "channel": "SMS", "idempotencyKey": strings.Repeat("x", 256)},
+	} {
+		refused := s.graphql(withKey(apiKey), chat, object{"in": input})
+		if got := encode(at(refused, "errors", 0, "extensions", "validation", 0, "loc")); got != want {
+			t.Errorf("by GraphQL at %s, want %s", got, want)
+		}
+	}
+}
+
 // TestToolLoopsEnd: a model that does nothing but call is made to answer, and one that repeats a call that failed too.
 func TestToolLoopsEnd(t *testing.T) {
 	t.Parallel()
