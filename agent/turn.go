@@ -150,6 +150,8 @@ func (t *course) run(ctx context.Context, req Request) (render.Rendered, error) 
 		if voice != nil {
 			voice.next()
 		}
+		// Each call has a result, and a record: of those that will not be made one is kept, for the model to be told so.
+		reply.Calls = reply.Calls[:min(len(reply.Calls), max(0, maxCalls-t.calls)+1)]
 		req.Steps = append(req.Steps, Step{Text: reply.Text, Calls: reply.Calls, Results: t.use(ctx, reply.Calls)})
 		if t.handedOff() {
 			if owed = strings.TrimSpace(reply.Text) == ""; !owed {
