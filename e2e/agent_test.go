@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -358,9 +359,11 @@ func TestMcpServer(t *testing.T) {
 	type place struct {
 		City string `json:"city"`
 	}
+	var called atomic.Int64
 	server := mcp.NewServer(&mcp.Implementation{Name: "weather", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "forecast", Description: "The weather of a city."},
 		func(_ context.Context, _ *mcp.CallToolRequest, in place) (*mcp.CallToolResult, any, error) {
+			called.Add(1)
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "Rain in " + in.City}}}, nil, nil
 		})
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
@@ -394,6 +397,17 @@ func TestMcpServer(t *testing.T) {
 	}
 	if strings.Contains(s.log(), "hush") {
 		t.Error("a secret stands in the log")
+	}
+	model.again()
+	path, before := strings.TrimSuffix(path, "chat")+"test", called.Load()
+	status, _, answer = s.call("POST", path, withKey(apiKey), `{"message": "Coat?", "channel": "sms", "tools": {"w_forecast": {"rain": false}, "away_x": "y"}}`)
+	if status != http.StatusOK || at(answer, "reply") != "Take a coat." || at(answer, "steps", 0, "tool_calls", 0, "result") != `{"rain":false}` || called.Load() != before {
+		t.Errorf("tried out: %d %v, and the tool was called %d times", status, answer, called.Load())
+	}
+	status, _, answer = s.call("POST", path, withKey(apiKey), `{"message": "Coat?", "channel": "sms", "tools": {"w_forecast": "x", "w_tide": "y", "other": 1}}`)
+	if status != http.StatusUnprocessableEntity || encode(at(answer, "detail", 0, "loc")) != `["body","tools","other"]` ||
+		encode(at(answer, "detail", 1, "loc")) != `["body","tools","w_tide"]` {
+		t.Errorf("with answers for what is no tool: %d %v", status, answer)
 	}
 }
 
