@@ -15,8 +15,25 @@ type History interface {
 	Remember(ctx context.Context, session string, sequence int64, messages []Message)
 }
 
-// historyLength is how many of a session's last messages a model is told.
-const historyLength = 100
+// How much of a session a model is told, the message to be answered with it. A request longer than the model's context is refused,
+// and so would be each later one of the session: the bound is in bytes too, for of those a token has 4 in English, 3 in Chinese and
+// hardly ever fewer than 2. That leaves room, in a context of 128,000 tokens, for prompt, knowledge, tools and reply.
+const (
+	historyLength = 100 // messages
+	historySize   = 192 << 10
+)
+
+// recent is the end of the messages that is within both bounds. The last one always is.
+func recent(messages []Message) []Message {
+	from, size := len(messages), 0
+	for i := len(messages) - 1; i >= max(0, len(messages)-historyLength); i-- {
+		if size += len(messages[i].Text); size > historySize && from < len(messages) {
+			break
+		}
+		from = i
+	}
+	return messages[from:]
+}
 
 // LocalHistory is a History within the process: the sessions used last, bounded in bytes.
 type LocalHistory struct {

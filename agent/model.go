@@ -67,8 +67,8 @@ type Call struct {
 // Result is what came of a call.
 type Result struct {
 	CallID  string
-	Content string
-	Failed  bool // Content says why
+	Content string // as the tool brought it: a language model is told Fenced
+	Failed  bool   // Content says why
 }
 
 // Reply is what a model wrote: a text, or calls, or both.

@@ -18,14 +18,20 @@ var variable = regexp.MustCompile(`\{\{([^{}|]*)(\|([^{}]*))?\}\}`)
 // variables are the names that need no metadata.
 var variables = []string{"agent.name", "channel", "lead.name", "lead.email", "lead.number"}
 
-const metadataPrefix = "metadata."
+const (
+	metadataPrefix = "metadata."
+	leadPrefix     = "lead." // a chat has no lead: no caller could give what one of these lacks
+)
 
-// CheckPrompt finds the variables of a prompt that nothing can ever fill in.
+// CheckPrompt finds the variables of a prompt that nothing can ever fill in for a chat.
 func CheckPrompt(prompt string) store.Faults {
 	var f store.Faults
 	for _, m := range variable.FindAllStringSubmatch(prompt, -1) {
 		name := strings.TrimSpace(m[1])
 		if slices.Contains(variables, name) || strings.HasPrefix(name, metadataPrefix) && len(name) > len(metadataPrefix) {
+			if strings.HasPrefix(name, leadPrefix) && m[2] == "" {
+				f = append(f, store.ValueError("a chat has no lead: give "+name+" a default, as in {{"+name+" | our guest}}"))
+			}
 			continue
 		}
 		f = append(f, store.ValueError("there is no variable "+strconv.Quote(cut(name, 100))+

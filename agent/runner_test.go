@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,6 +79,65 @@ func TestAFallbackAnswersWithItsOwnSettingsAndKey(t *testing.T) {
 	}
 	if two.APIKey != "sk-second" || two.Agent.Model.Name == nil || *two.Agent.Model.Name != "spare" || two.Prompt != "You are Bo." {
 		t.Errorf("the second was told %+v", two)
+	}
+}
+
+// TestALongSessionGoesOn with a server that refuses what is longer than its context: the oldest messages are dropped, whether the
+// history comes from the cache or from SQL.
+func TestALongSessionGoesOn(t *testing.T) {
+	t.Parallel()
+	for name, cache := range map[string]int{"cached": 8 << 20, "from SQL": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const turns, window = 14, 128_000 * 2 // bytes
+			s, _ := newStore(t)
+			made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "biz", Agent: &store.Agent{
+				ID: "bo", Name: "Bo", OnConcurrent: store.Enqueue, Knowledge: []store.Knowledge{}, ChannelProfiles: []store.ChannelProfile{},
+				Model: store.Model{Provider: store.ProviderOpenAI},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			viewer, err := s.Authenticate(t.Context(), store.KindAPIKey, made.APIKey)
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := &told{}
+			server.answer = func() (agent.Reply, error) {
+				size := 0
+				for _, m := range server.got[len(server.got)-1].Messages {
+					size += len(m.Text)
+				}
+				if size > window {
+					return agent.Reply{}, agent.ErrModelRefused
+				}
+				return agent.Reply{Text: fmt.Sprintf("That was the %d.", len(server.got)), Model: "m"}, nil
+			}
+			runner := agent.NewRunner(agent.Config{
+				Store: s, History: agent.NewLocalHistory(cache), TurnTimeout: time.Minute,
+				Models: map[store.ModelProvider]agent.Model{store.ProviderOpenAI: server},
+			})
+			t.Cleanup(func() { runner.Drain(context.Background()) })
+			in := agent.ChatInput{AgentID: "bo", Channel: store.SMS}
+			for n := 1; n <= turns; n++ {
+				in.Message = strings.Repeat(fmt.Sprintf("%09d ", n), 3_000)
+				if n == turns { // as long as one may be
+					in.Message = strings.Repeat("🧶", 32_000)
+				}
+				reply, err := runner.Chat(t.Context(), viewer, in)
+				if err != nil {
+					t.Fatalf("turn %d: %v", n, err)
+				}
+				in.SessionID = &reply.SessionID
+			}
+			last := server.got[turns-1].Messages
+			if len(last) < 3 || last[len(last)-1].Text != in.Message || last[len(last)-2].Text != fmt.Sprintf("That was the %d.", turns-1) {
+				t.Errorf("in the end it was told %d messages", len(last))
+			}
+			if before := server.got[turns-2].Messages; len(before) != 12 {
+				t.Errorf("of %d messages it was told the last %d before", 2*turns-3, len(before))
+			}
+		})
 	}
 }
 

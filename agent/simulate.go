@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 
 	"parley/store"
@@ -12,6 +14,8 @@ type TestInput struct {
 	ChatInput
 	Results map[string]string // by tool: what it is taken to answer
 }
+
+const maxUnknown = 100 // names in Results that are told to be none of a tool
 
 // TestReply is what such a turn came to.
 type TestReply struct {
@@ -24,7 +28,8 @@ type TestReply struct {
 }
 
 // Test has an agent answer as in Chat, with what its tools would bring given by the caller: nothing is stored, sent or billed,
-// and no server of a tool is called, an MCP server either. A tool without a result fails; a handoff is answered as ever. Its refusals are those of Chat.
+// and no tool is called; its MCP servers are asked at most for their lists. A tool without a result fails; a handoff is answered as
+// ever. Its refusals are those of Chat, and one of results for what is no tool of the agent.
 func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*TestReply, error) {
 	if err := v.RequireChat(); err != nil {
 		return nil, err
@@ -51,18 +56,17 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.TurnTimeout)
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
+	listed, done := r.mcp.bind(ctx, agent)
+	defer done()
+	tools := unique(append((&toolbox{}).bind(agent), listed...))
+	for i := range tools {
+		tools[i].call = in.answer(tools[i].Tool)
+	}
+	if err := in.unknown(agent, tools).Err(); err != nil {
+		return nil, err
+	}
 	course := course{
-		thinker: thinker{choices, r.cfg.Log.With("test", in.AgentID)}, agent: agent, failed: map[string]bool{},
-		tools: bind(agent, func(_ context.Context, tool *store.Tool, call Call) Result {
-			if wrong := checkArguments(tool.Parameters, call.Arguments); wrong != "" {
-				return Result{CallID: call.ID, Content: wrong, Failed: true}
-			}
-			content, ok := in.Results[tool.Name]
-			if !ok {
-				return Result{CallID: call.ID, Content: "The test gives no result for this tool.", Failed: true}
-			}
-			return Result{CallID: call.ID, Content: clean([]byte(content))}
-		}),
+		thinker: thinker{choices, r.cfg.Log.With("test", in.AgentID)}, agent: agent, failed: map[string]bool{}, tools: tools,
 	}
 	shown, err := course.run(ctx, Request{
 		Prompt: prompt, Channel: in.Channel,
@@ -77,4 +81,38 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 		Reply: shown.Text, Model: course.steps[len(course.steps)-1].Model, Usage: store.SumUsage(course.steps),
 		Handoff: store.HandoffOf(course.steps), Rendering: rendering(in.Channel, shown), Steps: course.steps,
 	}, nil
+}
+
+// answer takes the tool's place.
+func (in *TestInput) answer(tool Tool) func(context.Context, Call) Result {
+	return func(_ context.Context, call Call) Result {
+		if wrong := checkArguments(tool.Parameters, call.Arguments); wrong != "" {
+			return Result{CallID: call.ID, Content: wrong, Failed: true}
+		}
+		content, ok := in.Results[tool.Name]
+		if !ok {
+			return Result{CallID: call.ID, Content: "The test gives no result for this tool.", Failed: true}
+		}
+		return Result{CallID: call.ID, Content: clean([]byte(content))}
+	}
+}
+
+// unknown are the faults of results for what is none of the tools, placed as REST names the field. An MCP server that could not be
+// listed may have a tool of any name below its own: as in a chat, the agent does without it.
+func (in *TestInput) unknown(agent *store.Agent, tools []boundTool) store.Faults {
+	var f store.Faults
+	for _, name := range slices.Sorted(maps.Keys(in.Results)) {
+		known := slices.ContainsFunc(tools, func(t boundTool) bool { return t.Name == name })
+		away := slices.ContainsFunc(agent.McpServers, func(s store.McpServer) bool {
+			below := func(name string) bool { return strings.HasPrefix(name, s.Name+"_") }
+			return below(name) && !slices.ContainsFunc(tools, func(t boundTool) bool { return below(t.Name) })
+		})
+		if known || away {
+			continue
+		}
+		if f = append(f, store.Faults{store.ValueError("the agent calls no tool of this name")}.Under("tools", cut(name, 100))...); len(f) == maxUnknown {
+			break
+		}
+	}
+	return f
 }

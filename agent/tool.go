@@ -177,16 +177,12 @@ type toolbox struct {
 
 // bind says how each of an agent's tools is called.
 func (b *toolbox) bind(a *store.Agent) []boundTool {
-	return bind(a, func(ctx context.Context, tool *store.Tool, call Call) Result { return b.call(ctx, a, tool, call) })
-}
-
-func bind(a *store.Agent, call func(ctx context.Context, tool *store.Tool, call Call) Result) []boundTool {
 	out := make([]boundTool, len(a.Tools))
 	for i := range a.Tools {
 		t := &a.Tools[i]
 		out[i] = boundTool{
 			Tool{Name: t.Name, Description: t.Description, Parameters: t.Parameters, Triggers: t.Triggers},
-			func(ctx context.Context, c Call) Result { return call(ctx, t, c) },
+			func(ctx context.Context, call Call) Result { return b.call(ctx, a, t, call) },
 		}
 	}
 	return out

@@ -71,12 +71,10 @@ type voice struct {
 	limit     render.Limit
 	say       func(string)
 
-	heard  strings.Builder // all of it, in Markdown
-	block  string          // Markdown of the paragraph that has begun
-	line   int             // where its last line begins
-	looked int             // how far the end of that line was looked for
-	fenced bool            // the line stands in a block of code
-	plain  int             // bytes of the paragraph that were said as they are
+	heard strings.Builder // all of it, in Markdown
+	block string          // Markdown of the paragraph that has begun
+	lines                 // of it
+	plain int             // bytes of the paragraph that were said as they are
 
 	said   strings.Builder
 	size   render.Size // of it
@@ -126,8 +124,39 @@ func (v *voice) next() {
 	v.heard.WriteString("\n\n")
 }
 
-// paragraph is where the paragraph ends, at a blank line outside of a fence, and where the next one may begin; -1 if it goes on.
-// Each line is looked at once.
+// lines is how far the lines of a paragraph were looked at, and what they say of its end.
+type lines struct {
+	line    int    // where the last one begins
+	looked  int    // how far its end was looked for
+	fence   string // of the block of code in which it stands
+	loose   bool   // there is an item of a list: more of it may follow a blank line
+	blank   int    // where such a blank line begins; 0 if none has come since the last other line
+	reaches bool   // there is what may be a link by reference, or where one leads: any later line may have to do with it
+}
+
+var (
+	fenceLine = regexp.MustCompile("^[ \\t>]*(?:(?:[-*+]|\\d{1,9}[.)])[ \\t]+)*(`{3,}|~{3,})(.*)$")
+	looseLine = regexp.MustCompile(`^(?: {2,}|\t| ?(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$))`)
+	farLine   = regexp.MustCompile(`\](?:[^(]|$)`)
+)
+
+// fenceAfter is the fence of the block of code that goes on after the line, which itself stands in that of fence; "" is none.
+func fenceAfter(fence, line string) string {
+	m := fenceLine.FindStringSubmatch(line)
+	switch {
+	case m == nil:
+		return fence
+	case fence == "" && (m[1][0] == '~' || !strings.Contains(m[2], "`")):
+		return m[1]
+	case fence != "" && strings.HasPrefix(m[1], fence) && strings.TrimSpace(m[2]) == "":
+		return ""
+	}
+	return fence
+}
+
+// paragraph is where the paragraph ends, and where the next one may begin; -1 if it goes on. It ends at a blank line that stands
+// neither in a block of code nor in a list: what stands together in Markdown is shown together, so that a reply is the same whether
+// it is told as it comes or not. Each line is looked at once.
 func (v *voice) paragraph() (end, next int) {
 	for {
 		n := strings.IndexByte(v.block[v.looked:], '\n')
@@ -139,11 +168,19 @@ func (v *voice) paragraph() (end, next int) {
 		line := v.block[begin : v.looked+n]
 		v.line = v.looked + n + 1
 		v.looked = v.line
+		fenced, blank := v.fence != "", strings.TrimSpace(line) == ""
+		v.fence = fenceAfter(v.fence, line)
 		switch {
-		case strings.HasPrefix(line, "```") || strings.HasPrefix(line, "~~~"):
-			v.fenced = !v.fenced
-		case !v.fenced && strings.TrimSpace(line) == "":
+		case v.reaches || fenced:
+		case blank && !v.loose:
 			return begin, v.line
+		case blank && v.blank == 0:
+			v.blank = begin
+		case blank:
+		case v.blank > 0 && !looseLine.MatchString(line):
+			return v.blank, begin
+		default:
+			v.blank, v.loose, v.reaches = 0, v.loose || looseLine.MatchString(line), farLine.MatchString(line)
 		}
 	}
 }
@@ -185,7 +222,7 @@ var plainSpeech = regexp.MustCompile(`^( ?\pL[\pL\pM]*(?:'\pL[\pL\pM]*)?[,.?!]?(
 // pause ends the paragraph.
 func (v *voice) pause() {
 	block, plain := v.block, v.plain
-	v.block, v.line, v.looked, v.fenced, v.plain = "", 0, 0, false, 0
+	v.block, v.lines, v.plain = "", lines{}, 0
 	if strings.TrimSpace(block) == "" {
 		return
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,30 @@ func TestAReplyIsSaidAsItsChannelShowsIt(t *testing.T) {
 			told, shown := speakIn(c.channel, c.maxLength, size, c.markdown)
 			if shown.Text != c.want || strings.Join(told, "") != c.want || shown.Truncated != c.truncated {
 				t.Errorf("%s, in pieces of %d:\nwant %q %v\ngot  %q %v\ntold %q", name, size, c.want, c.truncated, shown.Text, shown.Truncated, told)
+			}
+		}
+	}
+}
+
+// TestAReplyIsTheSameWhetherItIsHeardOrNot, however the parts of its Markdown reach over blank lines.
+func TestAReplyIsTheSameWhetherItIsHeardOrNot(t *testing.T) {
+	t.Parallel()
+	parts := []string{
+		"**One**", "See [docs][1].", "[1]: https://example.com/docs", "[docs]", "[docs]: <https://example.com>", "1. a", "1. b", "- c", "* d\n* e",
+		"  of an item", "```\na\n\n~~~\n\nb\n```", "~~~\n```\n\nx\n~~~", "- f\n\n  ```\n  g\n\n  h\n  ```", "````\n```\n\n*i*\n````",
+		"    code", "> j\n> k", "[l](https://example.com/l) *m*", "# n", "| o | p |\n|---|---|\n| q | r |", "text", "- ```\n  s\n\n  t\n  ```", "> ```\n> u\n>\n> v\n> ```", "100 w",
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 1000 {
+		var reply []string
+		for range 1 + random.IntN(5) {
+			reply = append(reply, parts[random.IntN(len(parts))])
+		}
+		markdown := strings.Join(reply, "\n\n")
+		for _, channel := range []store.Channel{store.WhatsApp, store.SMS, store.Gmail} {
+			_, heard := speakIn(channel, 0, 7, markdown)
+			if whole := render.Render(channel, markdown, 0); heard.Text != whole.Text || heard.HTML != whole.HTML {
+				t.Fatalf("on %s, %q:\nheard %q\nelse  %q", channel, markdown, heard.Text, whole.Text)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -166,6 +167,28 @@ func TestTools(t *testing.T) {
 	}
 }
 
+// TestAMissingVariableIsNamedAsTheCallerWritesIt, by either door.
+func TestAMissingVariableIsNamedAsTheCallerWritesIt(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	made := s.query(token, newAgent, object{"in": object{"name": "Shop", "prompt": "Order {{metadata.order_id.in_full}}."}})
+	id := at(made, "createAgent", "id").(string)
+	status, _, answer := s.call("POST", "/agents/"+id+"/chat", withKey(apiKey), `{"message": "Hi", "channel": "sms"}`)
+	if status != http.StatusUnprocessableEntity || encode(at(answer, "detail", 0, "loc")) != `["body","metadata","order_id","in_full"]` {
+		t.Errorf("by REST: %d %v", status, answer)
+	}
+	const chat = `mutation($in: ChatInput!) { chat(input: $in) { reply } }`
+	for want, input := range map[string]object{
+		`["input","metadata","order_id","in_full"]`: {"agentId": id, "message": "Hi", "channel": "SMS"},
+		`["input","idempotencyKey"]`:                {"agentId": id, "message": "Hi", "channel": "SMS", "idempotencyKey": strings.Repeat("x", 256)},
+	} {
+		refused := s.graphql(withKey(apiKey), chat, object{"in": input})
+		if got := encode(at(refused, "errors", 0, "extensions", "validation", 0, "loc")); got != want {
+			t.Errorf("by GraphQL at %s, want %s", got, want)
+		}
+	}
+}
+
 // TestToolLoopsEnd: a model that does nothing but call is made to answer, and one that repeats a call that failed too.
 func TestToolLoopsEnd(t *testing.T) {
 	t.Parallel()
@@ -278,7 +301,7 @@ func TestSimulation(t *testing.T) {
 	}}}})
 	status, _, answer := s.call("POST", "/agents/"+at(made, "createAgent", "id").(string)+"/test", withKey(apiKey),
 		`{"message": "How is the weather?", "channel": "sms", "tools": {"weather": "It rains today."}}`)
-	if status != http.StatusOK || at(answer, "simulated") != true || !strings.Contains(fmt.Sprint(at(answer, "reply")), "It rains today.") ||
+	if status != http.StatusOK || at(answer, "simulated") != true || at(answer, "reply") != "Here is what I found. It rains today." ||
 		at(answer, "steps", 0, "tool_calls", 0, "name") != "weather" {
 		t.Errorf("%d %v", status, answer)
 	}
@@ -336,9 +359,11 @@ func TestMcpServer(t *testing.T) {
 	type place struct {
 		City string `json:"city"`
 	}
+	var called atomic.Int64
 	server := mcp.NewServer(&mcp.Implementation{Name: "weather", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "forecast", Description: "The weather of a city."},
 		func(_ context.Context, _ *mcp.CallToolRequest, in place) (*mcp.CallToolResult, any, error) {
+			called.Add(1)
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "Rain in " + in.City}}}, nil, nil
 		})
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
@@ -372,6 +397,17 @@ func TestMcpServer(t *testing.T) {
 	}
 	if strings.Contains(s.log(), "hush") {
 		t.Error("a secret stands in the log")
+	}
+	model.again()
+	path, before := strings.TrimSuffix(path, "chat")+"test", called.Load()
+	status, _, answer = s.call("POST", path, withKey(apiKey), `{"message": "Coat?", "channel": "sms", "tools": {"w_forecast": {"rain": false}, "away_x": "y"}}`)
+	if status != http.StatusOK || at(answer, "reply") != "Take a coat." || at(answer, "steps", 0, "tool_calls", 0, "result") != `{"rain":false}` || called.Load() != before {
+		t.Errorf("tried out: %d %v, and the tool was called %d times", status, answer, called.Load())
+	}
+	status, _, answer = s.call("POST", path, withKey(apiKey), `{"message": "Coat?", "channel": "sms", "tools": {"w_forecast": "x", "w_tide": "y", "other": 1}}`)
+	if status != http.StatusUnprocessableEntity || encode(at(answer, "detail", 0, "loc")) != `["body","tools","other"]` ||
+		encode(at(answer, "detail", 1, "loc")) != `["body","tools","w_tide"]` {
+		t.Errorf("with answers for what is no tool: %d %v", status, answer)
 	}
 }
 

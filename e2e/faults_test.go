@@ -123,6 +123,12 @@ func TestRESTFaultsInFull(t *testing.T) {
 				"input": object{"message": "a", "channel": "sms", "x": "\x00"},
 			},
 		}},
+		"NUL in what a tool is to answer": {"/agents/demo/test", `{"message":"a","channel":"sms","tools":{"a":{"b":"\u0000"},"c":"d"}}`, []object{
+			{
+				"type": "value_error", "loc": []any{"body", "tools"}, "msg": "Value error, U+0000 is not allowed", "ctx": object{"error": "U+0000 is not allowed"},
+				"input": object{"a": object{"b": "\x00"}, "c": "d"},
+			},
+		}},
 		"1 KiB": {chat, `{"message":"a","channel":"` + long + `"}`, []object{
 			{"type": "enum", "loc": []any{"body", "channel"}, "msg": "Input should be " + channels, "input": long, "ctx": object{"expected": channels}},
 		}},

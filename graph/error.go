@@ -101,7 +101,8 @@ func recoverer(log *slog.Logger) graphql.RecoverFunc {
 	}
 }
 
-// underInput places the faults of a chat below its argument, and spells their fields as the schema does.
+// underInput places the faults of a chat below its argument, and spells its fields as the schema does. What is below a field, such
+// as a name in the metadata, is the caller's own.
 func underInput(err error) error {
 	refusal, ok := store.AsError(err)
 	if !ok || refusal.Faults == nil {
@@ -110,10 +111,8 @@ func underInput(err error) error {
 	placed := *refusal
 	placed.Faults = refusal.Faults.Under("input")
 	for _, f := range placed.Faults {
-		for i, l := range f.Loc {
-			if name, ok := l.(string); ok {
-				f.Loc[i] = camel(name)
-			}
+		if len(f.Loc) > 1 {
+			f.Loc[1] = camel(fmt.Sprint(f.Loc[1]))
 		}
 	}
 	return &placed

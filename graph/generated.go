@@ -2983,9 +2983,9 @@ type Usage {
   channelMessages: [ChannelMessageUsage!]!
 }
 
-"The usage of one model. Sums of tokens may pass 2^31: read them as 64-bit numbers."
+"The usage of the runs that one model ended. Sums of tokens may pass 2^31: read them as 64-bit numbers."
 type LlmUsage {
-  "The model, as its runs name it."
+  "The model of the runs' last steps: a run counts whole with it, also where a fallback took over in the middle."
   model: String!
   "How many runs."
   runs: Int!
@@ -2995,7 +2995,7 @@ type LlmUsage {
   outputTokens: Int!
   "Both."
   totalTokens: Int!
-  "What its runs cost, at the operator's prices when each of them ended; null where no run had a price."
+  "What the runs cost, each step at the operator's price of its own model when the run ended; null where none had a price."
   cost: Float
 }
 

@@ -34,6 +34,9 @@ func (a *API) test(w http.ResponseWriter, r *http.Request) error {
 	}
 	in := agent.TestInput{ChatInput: a.chatInput(r, b), Results: map[string]string{}}
 	if tools := b.object("tools"); tools != nil {
+		if tools.HasNUL() {
+			b.fault(store.ValueError("U+0000 is not allowed"), b.fields["tools"], "tools")
+		}
 		var results map[string]json.RawMessage
 		if err := json.Unmarshal(*tools, &results); err != nil {
 			return err

@@ -42,7 +42,8 @@ type Usage struct {
 	ChannelMessages []ChannelMessageUsage
 }
 
-// LLMUsage is the usage of one model: of the runs that it answered, failed ones and running ones too.
+// LLMUsage is the usage of the runs that one model ended, failed ones and running ones too. A run is counted whole, with the model
+// of its last step, for the sums of hours know no steps; its cost is that of each step at its own model's price.
 type LLMUsage struct {
 	Model        string
 	Runs         int

@@ -53,11 +53,7 @@ func messages(req agent.Request) []anthropic.MessageParam {
 		out.add(assistant, said...)
 		var results []anthropic.ContentBlockParamUnion
 		for _, result := range step.Results {
-			block := anthropic.NewToolResultBlock(ids[result.CallID], result.Content, result.Failed)
-			if strings.TrimSpace(result.Content) == "" {
-				block.OfToolResult.Content = nil
-			}
-			results = append(results, block)
+			results = append(results, anthropic.NewToolResultBlock(ids[result.CallID], result.Fenced(), result.Failed))
 		}
 		out.add(user, results...)
 	}

@@ -34,7 +34,7 @@ func messages(req agent.Request) []openai.ChatCompletionMessageParamUnion {
 		}
 		out = append(out, openai.ChatCompletionMessageParamUnion{OfAssistant: said})
 		for _, result := range step.Results {
-			content := result.Content
+			content := result.Fenced()
 			if result.Failed {
 				content = "The call failed: " + content // chat completions have no other way to say so
 			}

@@ -39,7 +39,7 @@ func (c *Call) usage(a *Answer, reply agent.Reply) store.TokenUsage {
 	for _, s := range c.request.Steps {
 		sent += count(s.Text) + calls(s.Calls)
 		for _, r := range s.Results {
-			sent += count(r.Content)
+			sent += count(r.Fenced())
 		}
 	}
 	return store.TokenUsage{InputTokens: tokens(sent), OutputTokens: tokens(count(reply.Text) + calls(reply.Calls)), Source: store.UsageEstimated}

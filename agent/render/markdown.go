@@ -35,7 +35,7 @@ var markdown = parser.NewParser(
 		util.Prioritized(parser.NewATXHeadingParser(), 600),
 		util.Prioritized(parser.NewFencedCodeBlockParser(), 700),
 		util.Prioritized(parser.NewBlockquoteParser(), 800),
-		util.Prioritized(parser.NewParagraphParser(), 1000),
+		util.Prioritized(paragraphs{parser.NewParagraphParser()}, 1000),
 	),
 	parser.WithInlineParsers(append(parser.DefaultInlineParsers(),
 		util.Prioritized(extension.NewTaskCheckBoxParser(), 0),
@@ -47,6 +47,12 @@ var markdown = parser.NewParser(
 	)...),
 	parser.WithASTTransformers(util.Prioritized(extension.NewTableASTTransformer(), 0)),
 )
+
+// paragraphs may begin with an indented line: without a parser for code nothing else takes it, and goldmark drops what no parser
+// takes, to the end of the text.
+type paragraphs struct{ parser.BlockParser }
+
+func (paragraphs) CanAcceptIndentedLine() bool { return true }
 
 // tables leaves tables beyond maxCells as they are written: goldmark fills every row up to the width of the header.
 type tables struct{ parser.ParagraphTransformer }

@@ -52,6 +52,22 @@ func TestSegments(t *testing.T) {
 	}
 }
 
+// TestAnIndentedLineIsText, and what follows it is not lost.
+func TestAnIndentedLineIsText(t *testing.T) {
+	t.Parallel()
+	for markdown, want := range map[string]string{
+		"Hello.\n\n    indented\n\nMore.":   "Hello.\n\nindented\n\nMore.",
+		"Hello.\n\n\tindented *x*\n\nMore.": "Hello.\n\nindented _x_\n\nMore.",
+		"# Title\n    indented\n\nMore.":    "*Title*\n\nindented\n\nMore.",
+		"```\ncode\n```\n    text\n\nMore.": "```code```\n\ntext\n\nMore.",
+		"> quoted\n>\n>     text\n\nMore.":  "> quoted\n> text\n\nMore.",
+	} {
+		if got := render.Render(store.WhatsApp, markdown, 0).Text; got != want {
+			t.Errorf("%q: %q, want %q", markdown, got, want)
+		}
+	}
+}
+
 func TestChannelLimits(t *testing.T) {
 	t.Parallel()
 	for channel, limit := range map[store.Channel]int{store.SMS: 1600, store.WhatsApp: 4096, store.Instagram: 999, store.LinkedIn: 8000} {
