@@ -95,18 +95,20 @@ func (s *DeliverySubscription) read(ctx context.Context) ([]*store.Delivery, err
 	s.ids, s.events, s.look = nil, nil, false
 	s.mu.Unlock()
 	var rows []*store.Delivery
-	var err error
-	switch {
-	case look:
-		rows, err = s.hub.cfg.Store.DeliveriesChanged(ctx, s.business, s.hub.cfg.Store.Now().Add(-lookBack), s.since, lookedAtMax)
-		if err == nil && len(rows) == lookedAtMax {
-			s.ring(Entry{}) // there is more
+	err := s.hub.insist(ctx, func() (err error) {
+		switch {
+		case look:
+			rows, err = s.hub.cfg.Store.DeliveriesChanged(ctx, s.business, s.hub.cfg.Store.Now().Add(-lookBack), s.since, lookedAtMax)
+		case len(ids)+len(events) > 0:
+			rows, err = s.hub.cfg.Store.DeliveriesRung(ctx, s.business, ids, events)
 		}
-	case len(ids)+len(events) > 0:
-		rows, err = s.hub.cfg.Store.DeliveriesRung(ctx, s.business, ids, events)
-	}
+		return err
+	})
 	if err != nil {
 		return nil, err
+	}
+	if look && len(rows) == lookedAtMax {
+		s.ring(Entry{}) // there is more
 	}
 	var changed []*store.Delivery
 	for _, d := range rows {
