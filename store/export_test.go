@@ -106,3 +106,26 @@ func (s *Store) Copy(ctx context.Context, event string, n int) error {
 
 // OpenPool opens a pool of one connection to PostgreSQL.
 func OpenPool(url string) *sql.DB { return openPool(url, 1).DB }
+
+// Age gives all deliveries the ids that they had if they had been made long ago.
+func (s *Store) Age(ctx context.Context) error {
+	return s.db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
+		_, err := tx.NewRaw("UPDATE attempts SET delivery_id = 'dlv_00' || substr(delivery_id, 7)").Exec(ctx)
+		if err == nil {
+			_, err = tx.NewRaw("UPDATE deliveries SET id = 'dlv_00' || substr(id, 7)").Exec(ctx)
+		}
+		return err
+	})
+}
+
+// Noted counts the changes of deliveries that are noted.
+func (s *Store) Noted(ctx context.Context) (n int, err error) {
+	err = s.read.NewRaw("SELECT COUNT(*) FROM delivery_changes").Scan(ctx, &n)
+	return n, err
+}
+
+// NotedBefore has all changes that are noted have come d earlier.
+func (s *Store) NotedBefore(ctx context.Context, d time.Duration) error {
+	_, err := s.db.NewRaw("UPDATE delivery_changes SET changed_at = changed_at - ?", d.Microseconds()).Exec(ctx)
+	return err
+}

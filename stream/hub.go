@@ -21,8 +21,9 @@ const (
 // HubConfig is what a Hub is made with.
 type HubConfig struct {
 	Store   *store.Store
-	Ringing func() bool // whether the stream can be relied on
-	NoPoll  bool        // never compare with SQL: a seam for tests
+	Ringing func() bool  // whether the stream can be relied on; nil: it cannot
+	Losses  func() int64 // how often entries were, or may have been, lost; nil: nobody counts
+	NoPoll  bool         // never compare with SQL: a seam for tests
 	Log     *slog.Logger
 }
 
