@@ -218,11 +218,16 @@ func TestWatcherWaitsForTheDatabase(t *testing.T) {
 	v := w.watch()
 	w.hub.Offer(w.happen(3))
 	pg.Kill()
-	back := make(chan struct{})
+	read := make(chan error, 1)
 	go func() {
-		defer close(back)
-		pg.Up()
+		rows, err := v.sub.Next(t.Context())
+		if err == nil && len(rows) != 3 {
+			err = fmt.Errorf("%d of 3 came", len(rows))
+		}
+		read <- err
 	}()
-	v.expect(3, store.Pending)
-	<-back
+	pg.Up()
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
 }
