@@ -205,7 +205,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	if p.store, err = store.Open(ctx, config); err != nil {
 		return nil, err
 	}
-	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Ringing: p.stream.Ringing, NoPoll: s.noPolling, Log: log})
+	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Ringing: p.stream.Ringing, Losses: p.stream.Losses, NoPoll: s.noPolling, Log: log})
 	p.worker = webhook.New(webhook.Config{
 		Store: p.store, Stream: p.stream, Client: egress.NewClient(webhooks, 64), Timeout: s.DeliveryTimeout,
 		Policy: webhook.Policy{Retries: s.DeliveryRetries, Backoff: s.DeliveryBackoff}, Drain: drainLimit, NoPoll: s.noPolling, Log: log,

@@ -376,7 +376,7 @@ func (r *rig) read(conn *websocket.Conn) {
 	after := r.cursor
 	r.mu.Unlock()
 	_ = conn.WriteJSON(object{"id": "1", "type": "subscribe", "payload": object{"query": eventsLive, "variables": object{"after": after}}})
-	for {
+	for began := false; ; {
 		var m object
 		if conn.ReadJSON(&m) != nil {
 			return
@@ -385,7 +385,9 @@ func (r *rig) read(conn *websocket.Conn) {
 		case "ping":
 			_ = conn.WriteJSON(object{"type": "pong"})
 		case "error":
-			if code := at(m, "payload", 0, "extensions", "code"); code != "UNAVAILABLE" {
+			// It is refused while the database is away, and ends when its server does. One that reads waits for the database.
+			why := at(m, "payload", 0, "extensions")
+			if at(why, "code") != "UNAVAILABLE" || began && at(why, "reason") != "shutting_down" {
 				r.t.Errorf("the feed ended with %v", m)
 			}
 			return
@@ -393,6 +395,7 @@ func (r *rig) read(conn *websocket.Conn) {
 			r.t.Errorf("the feed ended without an error")
 			return
 		case "next":
+			began = true
 			r.show(at(m, "payload", "data", "events"))
 		}
 	}

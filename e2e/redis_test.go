@@ -1,8 +1,11 @@
 package e2e_test
 
 import (
+	"database/sql"
 	"net/http"
 	"testing"
+
+	"github.com/uptrace/bun/driver/pgdriver"
 
 	"parley/e2e/servers"
 )
@@ -48,4 +51,57 @@ func TestRealRedis(t *testing.T) {
 	redis("ok")
 	turn()
 	turn()
+}
+
+// TestLiveDeliveriesWithoutRedis watches deliveries while Redis is taken away and brought back, one of long ago among them, which is
+// sent again: each comes, and how it ends.
+func TestLiveDeliveriesWithoutRedis(t *testing.T) {
+	t.Parallel()
+	f := production(t, 1, "PARLEY_DELIVERY_RETRIES=0")
+	s := f.replicas[0]
+	r, up := downUntilTold(t)
+	endpoint, _ := s.register(r.URL, "run.finished")
+	s.chat("Hello", "")
+	eventually(t, "failed", func() bool { return len(s.list(endpoint, "FAILED")) == 1 })
+	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(f.database)))
+	defer func() { _ = db.Close() }()
+	for _, query := range []string{ // an id tells when its delivery was made
+		"UPDATE attempts SET delivery_id = 'dlv_00' || substr(delivery_id, 7)",
+		"UPDATE deliveries SET id = 'dlv_00' || substr(id, 7)",
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := at(s.list(endpoint, "FAILED"), 0, "id")
+	up.Store(true)
+	live := s.subscribe(token, `subscription($id: ID) { deliveries(endpointId: $id) { id status attempts { number } } }`, object{"id": endpoint})
+	ends := func(id any, attempts int) {
+		t.Helper()
+		for {
+			d := at(live.wait(), "deliveries")
+			if (id == nil || at(d, "id") == id) && at(d, "status") == "DELIVERED" && len(at(d, "attempts").([]any)) == attempts {
+				return
+			}
+		}
+	}
+	redis := func(want string) {
+		t.Helper()
+		eventually(t, "redis "+want, func() bool {
+			_, _, body := s.call("GET", "/readyz", nil, "")
+			return at(body, "redis") == want
+		})
+	}
+	s.chat("Hello", "")
+	ends(nil, 1) // it watches
+	f.bell.Kill()
+	redis("degraded")
+	s.query(token, redeliver, object{"id": old})
+	ends(old, 2)
+	s.chat("Hello", "")
+	ends(nil, 1)
+	f.bell.Up()
+	redis("ok")
+	s.query(token, redeliver, object{"id": old})
+	ends(old, 3)
 }

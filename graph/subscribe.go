@@ -52,7 +52,10 @@ func (r *Resolver) followDeliveries(ctx context.Context, business string, endpoi
 			return nil, err
 		}
 	}
-	sub := r.Hub.SubscribeDeliveries(business, endpoint)
+	sub, err := r.Hub.SubscribeDeliveries(ctx, business, endpoint)
+	if err != nil {
+		return nil, err
+	}
 	return follow(ctx, sub.Close, sub.Next, func(d *store.Delivery) *store.Delivery { return d }), nil
 }
 

@@ -53,6 +53,8 @@ type tx struct {
 	ended      []*Run // that end
 	events     []*Event
 	over       []*Delivery // that it has ended, each with its id and business
+	changes    []*DeliveryChange
+	young      string // a delivery with a lesser id has its change noted; see change
 }
 
 // forUpdate is a query of rows that the transaction is about to change: it locks them, where there are other writers.
@@ -273,7 +275,10 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) (*tx,
 				continue
 			}
 		}
-		return b.s.insertCollected(ctx, t, id, len(batch) > 1)
+		if err := b.s.insertCollected(ctx, t, id, len(batch) > 1); err != nil {
+			return err
+		}
+		return t.noteChanges(ctx)
 	}()
 	if err != nil {
 		return nil, errors.Join(err, t.Rollback())
@@ -348,6 +353,9 @@ func (s *Store) insertCollected(ctx context.Context, t *tx, id string, divisible
 	}
 	if _, err := t.runAll(ctx, s.eventsSQL, all(t, t.events), all(t, deliveries)); err != nil {
 		return fmt.Errorf("insert %d events with %d deliveries: %w", len(t.events), len(deliveries), err)
+	}
+	for _, d := range deliveries {
+		t.change(d.BusinessID, d.ID)
 	}
 	return nil
 }

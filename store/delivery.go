@@ -205,15 +205,3 @@ func (s *Store) DeliveriesRung(ctx context.Context, business string, ids, events
 	}
 	return rows, nil
 }
-
-// DeliveriesChanged reads the deliveries of a business made since one instant and changed since another, oldest change first.
-func (s *Store) DeliveriesChanged(ctx context.Context, business string, made, changed Time, limit int) ([]*Delivery, error) {
-	var rows []*Delivery
-	err := s.shownDeliveries(&rows).
-		Where("business_id = ? AND id >= ? AND updated_at > ?", business, firstID("dlv", made), changed).
-		Order("updated_at", "id").Limit(int64(limit)).Scan(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the deliveries of %s changed since %s: %w", business, changed, err)
-	}
-	return rows, nil
-}

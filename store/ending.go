@@ -81,6 +81,9 @@ func endSome(ctx context.Context, t *tx, endpoint string, tests bool) (int, erro
 		if err != nil {
 			return 0, fmt.Errorf("end the deliveries to %s: %w", endpoint, err)
 		}
+		for _, d := range rows {
+			t.change(d.BusinessID, d.ID)
+		}
 		t.over = append(t.over, rows...)
 		ended += len(rows)
 	}

@@ -114,8 +114,8 @@ func OpenPool(url string) *sql.DB { return openPool(url, 1).DB }
 // OpenKeyed opens one on which plans stay.
 func OpenKeyed(url string) *sql.DB { return openPool(url, 1, byKey).DB }
 
-// Age lets so much time pass for the plans of a connection.
-func Age(ctx context.Context, db *sql.DB) error {
+// AgePlans lets their time pass for the plans of a connection.
+func AgePlans(ctx context.Context, db *sql.DB) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return err
@@ -160,4 +160,27 @@ func (s *Store) HotPlans(ctx context.Context) (map[string]string, error) {
 		}
 	}
 	return plans, nil
+}
+
+// Age gives all deliveries the ids that they had if they had been made long ago.
+func (s *Store) Age(ctx context.Context) error {
+	return s.db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
+		_, err := tx.NewRaw("UPDATE attempts SET delivery_id = 'dlv_00' || substr(delivery_id, 7)").Exec(ctx)
+		if err == nil {
+			_, err = tx.NewRaw("UPDATE deliveries SET id = 'dlv_00' || substr(id, 7)").Exec(ctx)
+		}
+		return err
+	})
+}
+
+// Noted counts the changes of deliveries that are noted.
+func (s *Store) Noted(ctx context.Context) (n int, err error) {
+	err = s.read.NewRaw("SELECT COUNT(*) FROM delivery_changes").Scan(ctx, &n)
+	return n, err
+}
+
+// NotedBefore has all changes that are noted have come d earlier.
+func (s *Store) NotedBefore(ctx context.Context, d time.Duration) error {
+	_, err := s.db.NewRaw("UPDATE delivery_changes SET changed_at = changed_at - ?", d.Microseconds()).Exec(ctx)
+	return err
 }

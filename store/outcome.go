@@ -76,6 +76,9 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 			return fmt.Errorf("record %d outcomes: %w", len(held), err)
 		}
 		written := made(outcomes, changed)
+		for _, o := range written {
+			t.change(o.Job.BusinessID, o.Job.DeliveryID)
+		}
 		if err := recordAttempts(ctx, t, written); err != nil {
 			return err
 		}

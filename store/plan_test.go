@@ -208,7 +208,7 @@ func TestPlansDoNotStayForLong(t *testing.T) {
 		t.Fatal("an empty table is gone through by its keys: this test shows nothing any more")
 	}
 	run("INSERT INTO grown SELECT n FROM generate_series(1, 1000) AS n")
-	if err := store.Age(t.Context(), db); err != nil {
+	if err := store.AgePlans(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	if !byKey() {

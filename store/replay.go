@@ -266,6 +266,9 @@ func (s *Store) makeDue(ctx context.Context, t *tx, r *Replay, next []*replayed)
 		}
 		due = append(due, made...)
 	}
+	for _, id := range due {
+		t.change(r.BusinessID, id)
+	}
 	return due, nil
 }
 

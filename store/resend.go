@@ -55,6 +55,7 @@ func (s *Store) Redeliver(ctx context.Context, v *Viewer, id string) (*Delivery,
 		if _, err := t.NewUpdate().Model(d).WherePK().Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("send delivery %s again: %w", id, err)
 		}
+		t.change(d.BusinessID, id)
 		due = d
 		return nil
 	})
@@ -100,6 +101,7 @@ func (s *Store) SendTest(_ context.Context, v *Viewer, endpoint string, kind Eve
 		if err != nil {
 			return fmt.Errorf("insert a test for endpoint %s: %w", p.ID, err)
 		}
+		t.change(d.BusinessID, d.ID)
 		made = d
 		return nil
 	})

@@ -109,6 +109,12 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 				[]any{firstID("rpl", before)},
 				"replays",
 			},
+			{
+				`DELETE FROM delivery_changes WHERE (business_id, changed_at, delivery_id) IN (SELECT business_id, changed_at, delivery_id FROM delivery_changes
+				WHERE changed_at < ? ORDER BY changed_at`,
+				[]any{t.now.Add(-keptChanges)},
+				"delivery_changes",
+			},
 			{`DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE id < ? ORDER BY id`, []any{firstID("bat", t.now.Add(-keptBatches))}, "batches"},
 		} {
 			query := q.query + " LIMIT ?)"

@@ -75,6 +75,9 @@ func (s *Store) inTx(ctx context.Context, do func(ctx context.Context, t *tx) er
 		err := s.db.RunInTx(ctx, nil, func(ctx context.Context, bunTx bun.Tx) error {
 			t := &tx{Tx: bunTx, remote: s.remote(), now: s.Now()}
 			err := do(ctx, t)
+			if err == nil {
+				err = t.noteChanges(ctx)
+			}
 			over = t.over
 			return err
 		})

@@ -15,13 +15,15 @@ const (
 	ringEvents  = 1024                 // events a feed remembers for its subscribers
 	ringBytes   = 4 << 20              // and their documents' bytes
 	catchUpPage = 500                  // events a read from SQL
+	readAgain   = 250 * time.Millisecond
 )
 
 // HubConfig is what a Hub is made with.
 type HubConfig struct {
 	Store   *store.Store
-	Ringing func() bool // whether the stream can be relied on
-	NoPoll  bool        // never compare with SQL: a seam for tests
+	Ringing func() bool  // whether the stream can be relied on; nil: it cannot
+	Losses  func() int64 // how often entries were, or may have been, lost; nil: nobody counts
+	NoPoll  bool         // never compare with SQL: a seam for tests
 	Log     *slog.Logger
 }
 
@@ -95,6 +97,23 @@ func (h *Hub) Run(ctx context.Context) error {
 			clear(waiting)
 		case <-poll.C:
 			h.poll(ctx)
+		}
+	}
+}
+
+// insist repeats a reader's reading for as long as the database is away, until ctx or the hub ends: readers wait, as everything does.
+func (h *Hub) insist(ctx context.Context, read func() error) error {
+	for {
+		err := read()
+		if refusal, ok := store.AsError(err); !ok || refusal.Code != store.CodeUnavailable {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-h.closed:
+			return store.ErrShuttingDown
+		case <-time.After(readAgain):
 		}
 	}
 }

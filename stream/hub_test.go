@@ -2,12 +2,15 @@ package stream_test
 
 import (
 	"context"
+	"encoding/base64"
+	"errors"
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
+	"parley/e2e/servers"
 	"parley/egress"
 	"parley/store"
 	"parley/stream"
@@ -15,10 +18,11 @@ import (
 
 // world is a store whose committed events a test hands to a hub as it likes.
 type world struct {
-	t      *testing.T
-	store  *store.Store
-	viewer *store.Viewer
-	hub    *stream.Hub
+	t        *testing.T
+	database string // its URL
+	store    *store.Store
+	viewer   *store.Viewer
+	hub      *stream.Hub
 
 	mu        sync.Mutex
 	committed []*store.Event
@@ -26,10 +30,18 @@ type world struct {
 
 func newWorld(t *testing.T, cfg stream.HubConfig) *world {
 	t.Helper()
-	w := &world{t: t}
-	var err error
+	return newWorldOn(t, "file:"+filepath.Join(t.TempDir(), "parley.db"), cfg)
+}
+
+func newWorldOn(t *testing.T, database string, cfg stream.HubConfig) *world {
+	t.Helper()
+	w := &world{t: t, database: database}
+	sealer, err := store.NewSealer(base64.StdEncoding.EncodeToString(make([]byte, 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
 	w.store, err = store.Open(t.Context(), store.Config{
-		URL: "file:" + filepath.Join(t.TempDir(), "parley.db"), SessionTTL: time.Hour, NewSecret: egress.NewSecret,
+		URL: database, SessionTTL: time.Hour, NewSecret: egress.NewSecret, Sealer: sealer,
 		Committed: func(events []*store.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -166,6 +178,27 @@ func TestSlowSubscriberIsNotSkippedOver(t *testing.T) {
 	w.hub.Offer(w.happen(1))
 	w.expect(slow, 1, n+1)
 	w.expect(quick, n+1, n+1)
+}
+
+// TestReaderWaitsForTheDatabase takes PostgreSQL from a reader that has yet to catch up: it waits, and goes on when PostgreSQL is back.
+func TestReaderWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	pg := servers.NewPostgres(t)
+	w := newWorldOn(t, pg.Database(t), stream.HubConfig{})
+	quick := w.subscribe(nil, nil)
+	const n = 1500 // more than the hub remembers
+	w.hub.Offer(w.happen(n))
+	w.expect(quick, 1, n)
+	start := int64(0)
+	slow := w.subscribe(&start, nil)
+	pg.Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if events, err := slow.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("with PostgreSQL away it read %d events, %v", len(events), err)
+	}
+	pg.Up()
+	w.expect(slow, 1, n)
 }
 
 // TestFilterSelectsAlikeLiveAndFromSQL subscribes with a filter before and after the events.

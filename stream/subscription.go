@@ -98,13 +98,16 @@ func (s *Subscription) selected(events []*store.Event) []*store.Event {
 }
 
 // catchUp reads the next page from SQL.
-func (s *Subscription) catchUp(ctx context.Context, last int64) ([]*store.Event, error) {
-	events, err := s.hub.cfg.Store.EventsAfter(ctx, s.feed.business, s.at, last, s.filter, catchUpPage)
-	if err != nil {
-		return nil, err
-	}
-	// Asked after the read: what retention removed before it, it removed before this.
-	extent, err := s.hub.cfg.Store.Extent(ctx, s.feed.business)
+func (s *Subscription) catchUp(ctx context.Context, last int64) (events []*store.Event, err error) {
+	var extent store.Extent
+	err = s.hub.insist(ctx, func() (err error) {
+		if events, err = s.hub.cfg.Store.EventsAfter(ctx, s.feed.business, s.at, last, s.filter, catchUpPage); err != nil {
+			return err
+		}
+		// Asked after the read: what retention removed before it, it removed before this.
+		extent, err = s.hub.cfg.Store.Extent(ctx, s.feed.business)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("catch up: %w", err)
 	}
