@@ -44,5 +44,6 @@
 // started.
 //
 // An event stream promises the same of its one operation; a slow client's response is cut, and a shutdown ends it without
-// `complete`.
+// `complete`. Neither that nor the end of a revoked credential waits for what is queued, or for a slow client, for more than a
+// second.
 package transport

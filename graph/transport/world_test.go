@@ -66,6 +66,8 @@ type world struct {
 	waits  chan struct{} // closed: `waits` ends, whatever its context says
 	floods chan context.Context
 	log    *numbers // what `numbers` serves
+
+	flooded atomic.Int64 // results of floods
 }
 
 // numbers is a feed of the numbers 1, 2, 3, …, with places.
@@ -236,6 +238,7 @@ func (w *world) subscribe(ctx context.Context, op *graphql.OperationContext, fie
 			if ctx.Err() != nil {
 				return nil
 			}
+			w.flooded.Add(1)
 			return &graphql.Response{Data: []byte(text)}
 		}
 	}
