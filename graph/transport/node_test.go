@@ -56,6 +56,7 @@ func TestReferenceClients(t *testing.T) {
 	dir := installed(t)
 	t.Run("graphql-http audits", func(t *testing.T) { audits(t, dir) })
 	t.Run("graphql-ws client", func(t *testing.T) { graphqlWS(t, dir) })
+	t.Run("graphql-ws client and refusals", func(t *testing.T) { graphqlWSRefused(t, dir) })
 	t.Run("graphql-sse client", func(t *testing.T) { graphqlSSE(t, dir) })
 }
 
@@ -149,6 +150,54 @@ func graphqlWS(t *testing.T, dir string) {
 	says("error the cursor is too old", "closed 1000 ")
 
 	says("closed 4403 Forbidden", "error 4403")
+	if err := script.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// graphqlWSRefused shows which refusals the graphql-ws client takes as final: docs/live.md tells what to do about each.
+func graphqlWSRefused(t *testing.T, dir string) {
+	write(t, filepath.Join(dir, "refused.js"), `
+		import { createClient } from 'graphql-ws';
+		import WebSocket from 'ws';
+		const url = process.argv[2];
+		const say = (...words) => console.log(words.join(' '));
+		const client = (name, token, options) => createClient({
+			url, webSocketImpl: WebSocket, connectionParams: { token }, retryAttempts: Infinity, retryWait: async () => {}, ...options,
+			on: { connected: () => say(name, 'connected'), ...options?.on },
+		});
+		const subscribe = (client, query) => new Promise((done) => client.subscribe({ query }, {
+			next: (value) => say('next', JSON.stringify(value)), error: (e) => { say('error', e.code); done(); }, complete: done,
+		}));
+		const closed = (e) => say('closed', e.code, e.reason);
+		await subscribe(client('', 'bad', { retryAttempts: 1, on: { closed } }), '{name}');
+		await subscribe(client('', 'bad', { shouldRetry: (e) => e.code !== 4403, on: { closed } }), '{name}');
+
+		let left;
+		const slot = new Promise((resolve) => { left = resolve; });
+		const first = client('first', 'good', { on: { closed: left } });
+		first.subscribe({ query: 'subscription{feed}' }, { next: () => {}, error: () => {}, complete: () => {} });
+		await new Promise((connected) => first.on('connected', connected));
+		let refused = false;
+		await subscribe(client('second', 'good', {
+			retryWait: () => slot,
+			on: { closed: (e) => {
+				if (refused || e.code === 1000) return;
+				refused = true;
+				closed(e);
+				first.dispose();
+			} },
+		}), '{name}');
+	`)
+	w := newWorld(t, &transport.WebSocket{
+		Authenticate: authenticate, Quota: &transport.Quota{Max: 1, Of: func(context.Context) string { return "one" }},
+	}, transport.HTTP{})
+	says, script := runs(t, dir, "refused.js", "ws"+w.URL[len("http"):])
+	says("closed 4403 Forbidden", "closed 4403 Forbidden", "error 4403") // it tries again, by itself
+	says("closed 4403 Forbidden", "error 4403")                          // and not so as docs/live.md has it
+	says("first connected")
+	says("closed 1013 this credential has as many connections open as it may: close one first")
+	says("second connected", `next {"data":{"name":"test"}}`)
 	if err := script.Wait(); err != nil {
 		t.Error(err)
 	}

@@ -340,7 +340,9 @@ func (w *world) flood(t *testing.T) (*events, context.Context) {
 	t.Cleanup(func() {
 		_ = conn.Close()
 		_ = server.Close()
-		<-serving
+		if err := <-serving; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 	})
 	if _, err := io.WriteString(conn, "GET /?query=subscription{flood} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -427,7 +429,7 @@ func TestQuotaBoundsWhatACredentialHasOpen(t *testing.T) {
 	w.member(t, "two")
 	third := w.dial(t, "graphql-transport-ws")
 	third.send(`{"type":"connection_init","payload":{"tenant":"one"}}`)
-	third.expectClose(4429, "this credential has as many connections open as it may: close one first")
+	third.expectClose(1013, "this credential has as many connections open as it may: close one first")
 	refused := w.post(t, `subscription{feed}`)
 	refused.expect(`event: next data: {"errors":[{"message":"this credential has as many connections open as it may: close one first","extensions":{"code":"RATE_LIMITED"}}]}`, `event: complete data:`)
 	w.post(t, `{name}`).expect(`event: next data: {"data":{"name":"test"}}`)
