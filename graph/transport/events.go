@@ -28,7 +28,7 @@ type eventStream struct {
 	failed  bool          // the writer's own: the client took nothing for too long, or is gone
 
 	mu     sync.Mutex // guards what follows, and the deadline of writing
-	queue  queue
+	queue  queue[frame]
 	cursor string    // where the client would resume, after what was written
 	until  time.Time // all must be written by then; zero: the stream goes on
 }
@@ -163,7 +163,7 @@ func (s *eventStream) drain() {
 func (s *eventStream) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queue = queue{}
+	s.queue = queue[frame]{}
 }
 
 // comment shows that a stream with nothing to say is alive, and where its client would resume.

@@ -33,8 +33,8 @@ type writer struct {
 	done    chan struct{}       // closed when nothing is written any more
 
 	mu     sync.Mutex // guards what follows, and every deadline of conn; never held while writing
-	urgent queue
-	queue  queue
+	urgent queue[frame]
+	queue  queue[frame]
 	writes bool     // the flusher is to write, or run runs
 	ended  bool     // done is closed
 	end    *closing // set once: the writer takes no more frames, and the one left to send is the close frame
@@ -175,7 +175,7 @@ func (w *writer) finish(code int, reason string, patience time.Duration, flush b
 	case first:
 		w.end = &closing{code: code, reason: reason, until: until}
 		if !flush {
-			w.queue, w.urgent = queue{}, queue{}
+			w.queue, w.urgent = queue[frame]{}, queue[frame]{}
 		}
 	case until.Before(w.end.until):
 		w.end.until = until
