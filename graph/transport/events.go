@@ -30,6 +30,7 @@ type eventStream struct {
 	mu     sync.Mutex // guards what follows, and the deadline of writing
 	queue  queue[frame]
 	cursor string    // where the client would resume, after what was written
+	then   string    // what cursor is to be once the queue is empty
 	until  time.Time // all must be written by then; zero: the stream goes on
 }
 
@@ -107,12 +108,23 @@ func (s *eventStream) began(at Place) {
 	}
 }
 
+func (s *eventStream) passed(at Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queue.empty() {
+		s.cursor = at.Cursor
+	} else {
+		s.then = at.Cursor
+	}
+}
+
 func (s *eventStream) slow() { s.cancel() }
 
 func (s *eventStream) put(f frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue.push(f)
+	s.then = "" // what comes with this is after it
 	s.rouse()
 }
 
@@ -141,7 +153,9 @@ func (s *eventStream) flush() (more bool) {
 			s.cursor = f.cursor
 		}
 	}
-	more = !s.queue.empty()
+	if more = !s.queue.empty(); !more && s.then != "" {
+		s.cursor, s.then = s.then, ""
+	}
 	s.mu.Unlock()
 	if held > 0 {
 		s.write(s.buf)

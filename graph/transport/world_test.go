@@ -34,7 +34,7 @@ const patience = 20 * time.Second
 const schemaText = `
 	type Query { name: String!  number(of: ID): String  nothing: String  fail: String  refused: String  panics: String  header: String  waits: String }
 	type Mutation { name: String! }
-	type Subscription { feed: String!  flood: String!  fail: String!  panics: String!  numbers(after: String): Int! }
+	type Subscription { feed: String!  flood: String!  fail: String!  panics: String!  numbers(after: String, above: Int): Int! }
 `
 
 // feed is one running `subscription { feed }`, driven by its test.
@@ -96,8 +96,8 @@ func numberPlace(n int64) transport.Place {
 	return transport.Place{Cursor: fmt.Sprintf("c%d", n), Seq: n}
 }
 
-// follow serves the numbers as a resolver does.
-func (n *numbers) follow(ctx context.Context, after *string) graphql.ResponseHandler {
+// follow serves the numbers above one as a resolver does.
+func (n *numbers) follow(ctx context.Context, after *string, above int64) graphql.ResponseHandler {
 	at, _ := n.end()
 	if after = transport.After(ctx, after); after != nil {
 		if _, err := fmt.Sscanf(*after, "c%d", &at); err != nil {
@@ -113,7 +113,10 @@ func (n *numbers) follow(ctx context.Context, after *string) graphql.ResponseHan
 			}
 			last, changed := n.end()
 			if at < last {
-				at++
+				if at++; at <= above {
+					transport.Passed(ctx, numberPlace(at))
+					continue
+				}
 				transport.Mark(ctx, numberPlace(at))
 				n.made.Add(1)
 				return &graphql.Response{Data: fmt.Appendf(nil, `{"numbers":%d}`, at)}
@@ -225,7 +228,8 @@ func (w *world) subscribe(ctx context.Context, op *graphql.OperationContext, fie
 		if text, ok := field.ArgumentMap(op.Variables)["after"].(string); ok {
 			after = &text
 		}
-		return w.log.follow(ctx, after)
+		above, _ := field.ArgumentMap(op.Variables)["above"].(int64)
+		return w.log.follow(ctx, after, above)
 	case "fail":
 		graphql.AddError(ctx, errors.New("no stream"))
 		return nil
