@@ -419,15 +419,15 @@ func TestKeepAlivesCarryHowFarAFilterHasLooked(t *testing.T) {
 			client.subscribe("a", query)
 			until := func(message, event string) {
 				t.Helper()
-				for got := ""; got != message; {
+				for got, n := "", 0; got != message; n++ {
 					var err error
-					if got, err = client.receive(); err != nil {
-						t.Fatalf("waiting for %s: %v", message, err)
+					if got, err = client.receive(); err != nil || n > 200 {
+						t.Fatalf("waiting for %s: %s, %v", message, got, err)
 					}
 				}
-				for got := ""; got != event; {
-					if got = stream.next(); stream.lines.Err() != nil {
-						t.Fatalf("waiting for %s: %v", event, stream.lines.Err())
+				for got, n := "", 0; got != event; n++ {
+					if got = stream.next(); stream.lines.Err() != nil || n > 200 {
+						t.Fatalf("waiting for %s: %s, %v", event, got, stream.lines.Err())
 					}
 				}
 			}

@@ -76,6 +76,7 @@ type numbers struct {
 	last    int64
 	changed chan struct{}
 	made    atomic.Int64 // results that executions made of them
+	pad     string       // is in each
 }
 
 func (n *numbers) add() {
@@ -119,7 +120,7 @@ func (n *numbers) follow(ctx context.Context, after *string, above int64) graphq
 				}
 				transport.Mark(ctx, numberPlace(at))
 				n.made.Add(1)
-				return &graphql.Response{Data: fmt.Appendf(nil, `{"numbers":%d}`, at)}
+				return &graphql.Response{Data: fmt.Appendf(nil, `{"numbers":%d%s}`, at, n.pad)}
 			}
 			select {
 			case <-changed:
