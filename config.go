@@ -53,6 +53,7 @@ type Settings struct {
 
 	// Seams for tests, which show that SQL and the stream each carry the events without the other.
 	noPolling, noStream bool
+	takenWithin         time.Duration // for a client to take 64 KiB of a plain answer; 10 s if 0
 }
 
 // Validate finds every wrong value, in one message. Kong calls it.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -297,7 +298,7 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 		return p.worker.Run(working)
 	})
 	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(timedListener{listener, cmp.Or(p.settings.takenWithin, 10*time.Second)}); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil

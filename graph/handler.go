@@ -92,8 +92,8 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	return h
 }
 
-// orTryAgain closes the sockets that are refused for the moment alone with 1013, at which clients connect again; with the
-// 4403 of all others they give up.
+// orTryAgain closes the sockets that are refused for the moment alone with 1013: connect again later. The 4403 of all others says
+// that another token is needed.
 func orTryAgain(authenticate func(context.Context, map[string]any) (context.Context, error)) func(context.Context, map[string]any) (context.Context, error) {
 	return func(ctx context.Context, payload map[string]any) (context.Context, error) {
 		ctx, err := authenticate(ctx, payload)

@@ -33,8 +33,11 @@ func (r *Resolver) followEvents(ctx context.Context, business string, filter *st
 	transport.Began(ctx, place(sub.At()))
 	next := func(ctx context.Context) ([]*store.Event, error) {
 		events, err := sub.Next(ctx)
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF):
 			transport.Reached(ctx, place(sub.At()))
+		case err == nil && len(events) == 0:
+			transport.Passed(ctx, place(sub.At()))
 		}
 		return events, err
 	}

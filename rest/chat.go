@@ -117,7 +117,6 @@ func replied(reply *agent.ChatReply) chatReply {
 // `error`. What is refused before the agent has begun to think is refused as without streaming, with its status.
 func (a *API) streamChat(w http.ResponseWriter, r *http.Request, v *store.Viewer, in agent.ChatInput) error {
 	s := &eventStream{w: w}
-	defer s.end()
 	in.Text = func(delta string) {
 		s.send("delta", struct {
 			Text string `json:"text"`
@@ -154,9 +153,6 @@ type eventStream struct {
 
 // writeWithin is how long a caller may take to take an event: the turn does not wait for it, but this request does.
 const writeWithin = 10 * time.Second
-
-// end takes the deadline of the last write from the connection, which has other requests to serve.
-func (s *eventStream) end() { _ = http.NewResponseController(s.w).SetWriteDeadline(time.Time{}) }
 
 func (s *eventStream) send(event string, data any) {
 	if !s.begun {

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -23,8 +24,12 @@ type HubConfig struct {
 	Store   *store.Store
 	Ringing func() bool  // whether the stream can be relied on; nil: it cannot
 	Losses  func() int64 // how often entries were, or may have been, lost; nil: nobody counts
-	NoPoll  bool         // never compare with SQL: a seam for tests
-	Log     *slog.Logger
+	// TellEvery is after how long a subscription whose filter selects nothing says how far it has looked; 5 s if 0, less than the
+	// time between keep-alives, which carry it.
+	TellEvery time.Duration
+
+	NoPoll bool // never compare with SQL: a seam for tests
+	Log    *slog.Logger
 }
 
 // Hub serves the feeds of the businesses that have subscribers here. Feed it with Offer, and Run it.
@@ -42,6 +47,7 @@ func NewHub(cfg HubConfig) *Hub {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	cfg.TellEvery = cmp.Or(cfg.TellEvery, 5*time.Second)
 	return &Hub{
 		cfg: cfg, gaps: make(chan *feed, 1024), feeds: map[string]*feed{},
 		bells: map[string]map[*DeliverySubscription]struct{}{}, closed: make(chan struct{}),

@@ -228,3 +228,29 @@ func TestFilterSelectsAlikeLiveAndFromSQL(t *testing.T) {
 		t.Errorf("a filter that selects nothing let through %v", events)
 	}
 }
+
+func TestAFilterThatSelectsNothingTellsHowFarItHasLooked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, stream.HubConfig{TellEvery: time.Millisecond})
+	s, err := w.hub.Subscribe(t.Context(), w.viewer.BusinessID, nil, &store.EventFilter{Types: []store.EventType{store.RunFailed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for range 3 {
+		entries := w.happen(2)
+		w.hub.Offer(entries)
+		last := int64(0)
+		for _, e := range entries {
+			last = max(last, e.Seq)
+		}
+		for s.At() < last {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			events, err := s.Next(ctx)
+			cancel()
+			if err != nil || len(events) > 0 {
+				t.Fatalf("at %d of %d: %d events, %v", s.At(), last, len(events), err)
+			}
+		}
+	}
+}

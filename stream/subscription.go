@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"parley/store"
 )
@@ -15,6 +16,8 @@ type Subscription struct {
 	feed   *feed
 	filter *store.EventFilter
 	at     int64
+	told   int64       // its reader knows that it has got there
+	tell   *time.Timer // runs while at is further
 	end    *int64
 }
 
@@ -40,6 +43,7 @@ func (h *Hub) Subscribe(ctx context.Context, business string, after *int64, filt
 	if after != nil {
 		s.at = *after
 	}
+	s.told = s.at
 	if f.behind(extent.Last) {
 		h.missing(f)
 	}
@@ -53,9 +57,15 @@ func (s *Subscription) At() int64 { return s.at }
 // before.
 func (s *Subscription) EndAt(seq int64) { s.end = &seq }
 
-// Next waits for the next events of the filter, and returns them in order. It ends with ctx's error, with
-// store.ErrShuttingDown when the hub ends, with store.ErrCursorExpired if retention overtook the reader, or as EndAt says.
-func (s *Subscription) Next(ctx context.Context) ([]*store.Event, error) {
+// Next waits for the next events of the filter, and returns them in order; or none, when it has looked on for a while and found
+// none: At tells how far. It ends with ctx's error, with store.ErrShuttingDown when the hub ends, with store.ErrCursorExpired if
+// retention overtook the reader, or as EndAt says.
+func (s *Subscription) Next(ctx context.Context) (events []*store.Event, err error) {
+	defer func() {
+		if s.told = s.at; len(events) > 0 {
+			s.told = events[len(events)-1].Seq
+		}
+	}()
 	for {
 		if s.end != nil && s.at >= *s.end {
 			return nil, io.EOF
@@ -75,6 +85,9 @@ func (s *Subscription) Next(ctx context.Context) ([]*store.Event, error) {
 		default:
 			select {
 			case <-changed:
+			case <-s.lookedOn():
+				s.tell = nil
+				return nil, nil
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			case <-s.hub.closed:
@@ -82,6 +95,17 @@ func (s *Subscription) Next(ctx context.Context) ([]*store.Event, error) {
 			}
 		}
 	}
+}
+
+// lookedOn fires a while after the subscription has got further than its reader knows.
+func (s *Subscription) lookedOn() <-chan time.Time {
+	if s.tell == nil {
+		if s.at == s.told {
+			return nil
+		}
+		s.tell = time.NewTimer(s.hub.cfg.TellEvery)
+	}
+	return s.tell.C
 }
 
 func (s *Subscription) selected(events []*store.Event) []*store.Event {
@@ -123,6 +147,9 @@ func (s *Subscription) catchUp(ctx context.Context, last int64) (events []*store
 
 // Close ends the subscription; a feed without any is forgotten.
 func (s *Subscription) Close() {
+	if s.tell != nil {
+		s.tell.Stop()
+	}
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
 	s.feed.subs--

@@ -21,10 +21,13 @@ type course struct {
 	bounded bool    // the stream ends at the number until, and is to say which place it has reached
 	until   int64
 	began   func(Place) // told where the stream begins, in the resolver's goroutine; may be nil
+	passed  func(Place) // told how far the resolver has looked, after the items before; it must not block; may be nil
 
 	mu      sync.Mutex // guards what follows
 	err     error      // what the stream is to end with
 	places  []Place    // of the items that were sent, and whose responses were not taken yet
+	sending bool       // a response was taken, and is not sent
+	looked  *Place     // to be told to passed after the items that are not sent
 	reached *Place     // where a bounded stream has ended
 }
 
@@ -45,15 +48,31 @@ func (c *course) end() (err error, reached *Place) { //nolint:revive,staticcheck
 	return c.err, c.reached
 }
 
-// take is the place of the response that was just made: each item makes one, in order.
+// take is the place of the response that was just made: each item makes one, in order. Call sent once it is.
 func (c *course) take() (at Place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.sending = true
 	if len(c.places) > 0 {
 		at = c.places[0]
 		c.places = c.places[1:]
 	}
 	return at
+}
+
+func (c *course) sent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sending = false
+	c.tell()
+}
+
+// tell says how far the resolver has looked, if every item up to there is sent; mu is held.
+func (c *course) tell() {
+	if c.looked != nil && !c.sending && (len(c.places) == 0 || c.places[0].Seq > c.looked.Seq) {
+		c.passed(*c.looked)
+		c.looked = nil
+	}
 }
 
 // EndWithError makes the subscription that ctx belongs to end with err instead of as completed: a channel can say that a
@@ -101,6 +120,17 @@ func Mark(ctx context.Context, at Place) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.places = append(c.places, at)
+	}
+}
+
+// Passed says how far a resolver has looked when there was no item for its client: what it sends from now on comes after that. The
+// client can resume there once it has the items that were sent before. A resolver calls it now and then.
+func Passed(ctx context.Context, at Place) {
+	if c := courseOf(ctx); c != nil && c.passed != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.looked = &at
+		c.tell()
 	}
 }
 

@@ -37,12 +37,13 @@
 // End. A stream that ends well ends with `complete`, one that ended by [EndWithError] with `error`. A stream that the
 // server's shutdown cuts off ends with neither: its socket closes with 1001, so that clients subscribe again elsewhere.
 //
-// Cursors. A resolver whose stream has places in a feed tells them: [Began], [Mark]. Pings carry the cursor of each such
-// operation, as far as it has been sent.
+// Cursors. A resolver whose stream has places in a feed tells them: [Began], [Mark], and [Passed] where it has looked on and found
+// nothing to send. Pings carry the cursor of each such operation, as far as it has been sent.
 //
 // Goroutines. A socket's HTTP handler returns once it is open. [WebSocket.Shutdown] waits for everything that sockets have
 // started.
 //
 // An event stream promises the same of its one operation; a slow client's response is cut, and a shutdown ends it without
-// `complete`.
+// `complete`. Neither that nor the end of a revoked credential waits for what is queued, or for a slow client, for more than a
+// second.
 package transport

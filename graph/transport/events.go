@@ -27,9 +27,11 @@ type eventStream struct {
 	buf     []byte        // the writer's own
 	failed  bool          // the writer's own: the client took nothing for too long, or is gone
 
-	mu     sync.Mutex // guards what follows
-	queue  queue
-	cursor string // where the client would resume, after what was written
+	mu     sync.Mutex // guards what follows, and the deadline of writing
+	queue  queue[frame]
+	cursor string    // where the client would resume, after what was written
+	then   string    // what cursor is to be once the queue is empty
+	until  time.Time // all must be written by then; zero: the stream goes on
 }
 
 // newEventStream opens the response.
@@ -47,18 +49,30 @@ func newEventStream(w http.ResponseWriter, cancel context.CancelFunc, l limits) 
 	return s
 }
 
-// release leaves the connection as it was, for the client's next request.
-func (s *eventStream) release() {
-	s.cancel()
-	if !s.failed {
-		_ = s.control.SetWriteDeadline(time.Time{})
-	}
-}
-
 // cut makes the response end as a broken one, not as if it were whole.
 func (s *eventStream) cut() {
 	s.failed = true
-	_ = s.control.SetWriteDeadline(time.Unix(1, 0))
+	s.bound(time.Unix(1, 0))
+}
+
+// bound sets when all must be written, what is being written too; the earliest one counts. It may be called from anywhere.
+func (s *eventStream) bound(until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.until.IsZero() || until.Before(s.until) {
+		s.until = until
+		_ = s.control.SetWriteDeadline(until)
+	}
+}
+
+// extend gives the client WriteTimeout for the next part, within the bound. The server takes the last deadline from the
+// connection once the response is out.
+func (s *eventStream) extend() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.until.IsZero() {
+		_ = s.control.SetWriteDeadline(time.Now().Add(s.limits.write))
+	}
 }
 
 func (s *eventStream) next(ctx context.Context, body []byte, at Place) error {
@@ -94,55 +108,80 @@ func (s *eventStream) began(at Place) {
 	}
 }
 
+func (s *eventStream) passed(at Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queue.empty() {
+		s.cursor = at.Cursor
+	} else {
+		s.then = at.Cursor
+	}
+}
+
 func (s *eventStream) slow() { s.cancel() }
 
 func (s *eventStream) put(f frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue.push(f)
+	s.then = "" // what comes with this is after it
+	s.rouse()
+}
+
+// rouse says that there is something to write.
+func (s *eventStream) rouse() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// flush writes what is queued.
-func (s *eventStream) flush() error {
-	for {
-		s.buf = s.buf[:0]
-		var held int64
-		s.mu.Lock()
-		for n := 0; n < batchFrames && len(s.buf) < batchBytes; n++ {
-			f, ok := s.queue.pop()
-			if !ok {
-				break
-			}
-			s.buf = appendNext(s.buf, f.body, f.cursor)
-			held += f.held
-			if f.cursor != "" {
-				s.cursor = f.cursor
-			}
+// flush writes one batch of what is queued, and says whether more is. The queue may fill as fast as it is emptied, so whoever
+// writes on looks first at whether the stream is to end.
+func (s *eventStream) flush() (more bool) {
+	s.buf = s.buf[:0]
+	var held int64
+	s.mu.Lock()
+	for n := 0; n < batchFrames && len(s.buf) < batchBytes; n++ {
+		f, ok := s.queue.pop()
+		if !ok {
+			break
 		}
-		s.mu.Unlock()
-		if held == 0 {
-			if cap(s.buf) > 2*batchBytes {
-				s.buf = nil // a burst is over
-			}
-			return nil
+		s.buf = appendNext(s.buf, f.body, f.cursor)
+		held += f.held
+		if f.cursor != "" {
+			s.cursor = f.cursor
 		}
+	}
+	if more = !s.queue.empty(); !more && s.then != "" {
+		s.cursor, s.then = s.then, ""
+	}
+	s.mu.Unlock()
+	if held > 0 {
 		s.write(s.buf)
 		s.space.Release(held)
-		if s.failed {
-			return errStreamEnded
-		}
+	}
+	if !more && cap(s.buf) > 2*batchBytes {
+		s.buf = nil // a burst is over
+	}
+	return more && !s.failed
+}
+
+// drain writes all that is queued. It is for when the operation has ended: it adds nothing.
+func (s *eventStream) drain() {
+	for s.flush() {
 	}
 }
 
+// drop forgets what is queued.
+func (s *eventStream) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = queue[frame]{}
+}
+
 // comment shows that a stream with nothing to say is alive, and where its client would resume.
-func (s *eventStream) comment() error {
-	if err := s.flush(); err != nil {
-		return err
-	}
+func (s *eventStream) comment() {
 	s.mu.Lock()
 	s.buf = append(s.buf[:0], ':')
 	if s.cursor != "" {
@@ -151,17 +190,10 @@ func (s *eventStream) comment() error {
 	s.buf = append(s.buf, "\n\n"...)
 	s.mu.Unlock()
 	s.write(s.buf)
-	if s.failed {
-		return errStreamEnded
-	}
-	return nil
 }
 
-// finish writes what is queued, the errors that the operation ended with, and `complete`.
+// finish writes the errors that the operation ended with, and `complete`.
 func (s *eventStream) finish(errs gqlerror.List) {
-	if s.flush() != nil {
-		return
-	}
 	s.buf = s.buf[:0]
 	if len(errs) > 0 {
 		body, err := encodeResponse(&graphql.Response{Errors: errs})
@@ -179,7 +211,7 @@ func (s *eventStream) write(b []byte) {
 	for first := true; (first || len(b) > 0) && !s.failed; first = false {
 		part := b[:min(len(b), batchBytes)]
 		b = b[len(part):]
-		_ = s.control.SetWriteDeadline(time.Now().Add(s.limits.write))
+		s.extend()
 		_, err := s.w.Write(part)
 		if err == nil {
 			err = s.control.Flush()

@@ -12,15 +12,15 @@ import (
 // It waits for nobody: a connection that takes no more gets a goroutine of its own.
 type flusher struct {
 	mu      sync.Mutex // guards what follows
-	waiting []*writer
-	first   int // waiting[:first] have had their turn
+	waiting queue[*writer]
 	running int
 }
 
 func (f *flusher) add(w *writer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.waiting = append(f.waiting, w)
+	f.waiting.keep = 1 << 10
+	f.waiting.push(w)
 	if f.running < runtime.GOMAXPROCS(0) {
 		f.running++
 		go f.run()
@@ -30,17 +30,10 @@ func (f *flusher) add(w *writer) {
 func (f *flusher) next() *writer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.first == len(f.waiting) {
-		f.waiting, f.first = f.waiting[:0], 0
-		if cap(f.waiting) > 1<<10 {
-			f.waiting = nil // a burst is over
-		}
+	w, ok := f.waiting.pop()
+	if !ok {
 		f.running--
-		return nil
 	}
-	w := f.waiting[f.first]
-	f.waiting[f.first] = nil
-	f.first++
 	return w
 }
 

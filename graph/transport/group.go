@@ -155,7 +155,7 @@ func (g *group) run(ctx context.Context, exec graphql.GraphExecutor, op *graphql
 			close(g.ready)
 		}
 	}
-	c := &course{instead: true, began: func(at Place) { g.last, g.floor = at.Seq, at.Seq }} // nobody else is there before ready
+	c := &course{instead: true, passed: g.pass, began: func(at Place) { g.last, g.floor = at.Seq, at.Seq }} // nobody else is there before ready
 	ctx = withCourse(graphql.WithOperationContext(graphql.StartOperationTrace(ctx), op), c)
 	defer begin()
 	defer func() {
@@ -180,6 +180,7 @@ func (g *group) run(ctx context.Context, exec graphql.GraphExecutor, op *graphql
 		}
 		g.all.Made.Add(1)
 		g.give(result{body, at})
+		c.sent()
 	}
 	if err, _ := c.end(); err != nil {
 		return present(ctx, exec, err)
@@ -206,6 +207,19 @@ func (g *group) give(r result) {
 		}
 	}
 	g.all.Given.Add(given)
+}
+
+// pass notes that up to a place there is nothing more to give out.
+func (g *group) pass(at Place) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last = max(g.last, at.Seq)
+	for m := range g.members {
+		if at.Seq > m.at.Seq {
+			m.at = at
+			m.to.passed(at)
+		}
+	}
 }
 
 func (g *group) remember(r result) {

@@ -11,8 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/99designs/gqlgen/graphql/handler"
 
@@ -56,6 +58,8 @@ func TestReferenceClients(t *testing.T) {
 	dir := installed(t)
 	t.Run("graphql-http audits", func(t *testing.T) { audits(t, dir) })
 	t.Run("graphql-ws client", func(t *testing.T) { graphqlWS(t, dir) })
+	t.Run("graphql-ws client and refusals", func(t *testing.T) { graphqlWSRefused(t, dir) })
+	t.Run("graphql-ws client that is slow", func(t *testing.T) { graphqlWSSlow(t, dir) })
 	t.Run("graphql-sse client", func(t *testing.T) { graphqlSSE(t, dir) })
 }
 
@@ -154,6 +158,103 @@ func graphqlWS(t *testing.T, dir string) {
 	}
 }
 
+// graphqlWSRefused shows which refusals the graphql-ws client takes as final: docs/live.md tells what to do about each.
+func graphqlWSRefused(t *testing.T, dir string) {
+	write(t, filepath.Join(dir, "refused.js"), `
+		import { createClient } from 'graphql-ws';
+		import WebSocket from 'ws';
+		const url = process.argv[2];
+		const say = (...words) => console.log(words.join(' '));
+		const client = (name, token, options) => createClient({
+			url, webSocketImpl: WebSocket, connectionParams: { token }, retryAttempts: Infinity, retryWait: async () => {}, ...options,
+			on: { connected: () => say(name, 'connected'), ...options?.on },
+		});
+		const subscribe = (client, query) => new Promise((done) => client.subscribe({ query }, {
+			next: (value) => say('next', JSON.stringify(value)), error: (e) => { say('error', e.code); done(); }, complete: done,
+		}));
+		const closed = (e) => say('closed', e.code, e.reason);
+		await subscribe(client('', 'bad', { retryAttempts: 1, on: { closed } }), '{name}');
+		await subscribe(client('', 'bad', { shouldRetry: (e) => e.code !== 4403, on: { closed } }), '{name}');
+
+		let left;
+		const slot = new Promise((resolve) => { left = resolve; });
+		const first = client('first', 'good', { on: { closed: left } });
+		first.subscribe({ query: 'subscription{feed}' }, { next: () => {}, error: () => {}, complete: () => {} });
+		await new Promise((connected) => first.on('connected', connected));
+		let refused = false;
+		await subscribe(client('second', 'good', {
+			retryWait: () => slot,
+			on: { closed: (e) => {
+				if (refused || e.code === 1000) return;
+				refused = true;
+				closed(e);
+				first.dispose();
+			} },
+		}), '{name}');
+	`)
+	w := newWorld(t, &transport.WebSocket{
+		Authenticate: authenticate, Quota: &transport.Quota{Max: 1, Of: func(context.Context) string { return "one" }},
+	}, transport.HTTP{})
+	says, script := runs(t, dir, "refused.js", "ws"+w.URL[len("http"):])
+	says("closed 4403 Forbidden", "closed 4403 Forbidden", "error 4403") // it tries again, by itself
+	says("closed 4403 Forbidden", "error 4403")                          // and not so as docs/live.md has it
+	says("first connected")
+	says("closed 1013 this credential has as many connections open as it may: close one first")
+	says("second connected", `next {"data":{"name":"test"}}`)
+	if err := script.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// graphqlWSSlow has the graphql-ws client stop reading until it is closed: it connects again, and misses nothing.
+func graphqlWSSlow(t *testing.T, dir string) {
+	write(t, filepath.Join(dir, "slow.js"), `
+		import { createClient } from 'graphql-ws';
+		import WebSocket from 'ws';
+		const say = (...words) => console.log(words.join(' '));
+		const count = 2000;
+		let socket, last = 0;
+		const client = createClient({
+			url: process.argv[2], webSocketImpl: WebSocket, retryAttempts: Infinity, retryWait: async () => {},
+			on: { opened: (s) => { socket = s; }, closed: (e) => say('closed', e.code, e.reason) },
+		});
+		process.stdin.once('data', () => socket.resume());
+		const query = 'subscription($after: String) { numbers(after: $after) }';
+		client.subscribe({ query, get variables() { return { after: 'c' + last }; } }, {
+			next: ({ data }) => {
+				if (data.numbers !== last + 1) say('after', last, 'came', data.numbers);
+				last = data.numbers;
+				if (last === 1) { socket.pause(); say('paused'); }
+				if (last === count) { say('all'); process.exit(); }
+			},
+			error: (e) => say('error', e.code), complete: () => say('complete'),
+		});
+	`)
+	w := newWorld(t, &transport.WebSocket{WriteTimeout: time.Second, QueueBytes: 64 << 10}, transport.HTTP{})
+	w.log.pad = `,"pad":"` + strings.Repeat("x", 16<<10) + `"` // 32 MB in all: more than the kernels hold
+	for range 2000 {
+		w.log.add()
+	}
+	resume, stdin, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	says, script := runsWith(t, resume, dir, "slow.js", "ws"+w.URL[len("http"):])
+	says("paused")
+	if got := wait(t, "the close", w.closed); got != (closure{1013, "slow consumer"}) {
+		t.Errorf("closed with %v", got)
+	}
+	if _, err := stdin.WriteString("go on\n"); err != nil {
+		t.Error(err)
+	}
+	says("closed 1013 slow consumer", "all")
+	_ = stdin.Close()
+	if err := script.Wait(); err != nil {
+		t.Error(err)
+	}
+	_ = resume.Close()
+}
+
 // graphqlSSE follows the graphql-sse client, in distinct connections mode, through a subscription that outlives its server.
 func graphqlSSE(t *testing.T, dir string) {
 	write(t, filepath.Join(dir, "sse.js"), `
@@ -210,11 +311,20 @@ func graphqlSSE(t *testing.T, dir string) {
 // runs starts a script, and returns what checks its lines and what waits for its end.
 func runs(t *testing.T, dir, name, url string) (says func(...string), script *exec.Cmd) {
 	t.Helper()
+	return runsWith(t, nil, dir, name, url)
+}
+
+// runsWith gives the script an input.
+func runsWith(t *testing.T, stdin *os.File, dir, name, url string) (says func(...string), script *exec.Cmd) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	t.Cleanup(cancel)
 	run := exec.CommandContext(ctx, "node", name, url)
 	run.Dir = dir
 	run.Stderr = os.Stderr
+	if stdin != nil {
+		run.Stdin = stdin
+	}
 	out, err := run.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,11 @@ type operation struct {
 	id     string
 	cancel context.CancelFunc
 	gone   atomic.Bool // its client has completed it, and may use the id again: nothing of it is to be sent any more
-	cursor string      // where its client would resume, after what the writer has sent; guarded by the writer's mu
+
+	// Guarded by the writer's mu.
+	cursor string // where its client would resume, after what the writer has sent
+	queued int    // messages of it that are not sent
+	then   string // what cursor is to be once they are
 }
 
 func (f *frame) completed() bool { return f.op != nil && f.op.gone.Load() }
@@ -149,6 +153,8 @@ func (k *socketSink) next(ctx context.Context, body []byte, at Place) error {
 func (k *socketSink) offer(body []byte, at Place) bool { return k.s.out.offer(k.frame(body, at)) }
 
 func (k *socketSink) began(at Place) { k.s.out.begin(k.op, at.Cursor) }
+
+func (k *socketSink) passed(at Place) { k.s.out.pass(k.op, at.Cursor) }
 
 func (k *socketSink) slow() { k.s.out.slow() }
 

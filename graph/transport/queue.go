@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"encoding/binary"
 
 	"github.com/gorilla/websocket"
@@ -50,35 +51,36 @@ func (f *frame) append(dst []byte) []byte {
 	return append(dst, f.tail...)
 }
 
-// queue is a first-in first-out list of frames. It is not safe for concurrent use: the writer's mutex guards it.
-type queue struct {
-	frames []frame
-	taken  int // frames[:taken] are gone already
+// queue is a first-in first-out list. It is not safe for concurrent use: the mutex of whose it is guards it.
+type queue[T any] struct {
+	items []T
+	taken int // items[:taken] are gone already
+	keep  int // so much room is kept when it runs empty; 0: for a few batches, as an idle socket holds no memory for a burst
 }
 
-func (q *queue) push(f frame) {
-	if q.taken > batchFrames && q.taken > len(q.frames)/2 { // move up, so that the slice grows with what waits alone
-		n := copy(q.frames, q.frames[q.taken:])
-		clear(q.frames[n:])
-		q.frames, q.taken = q.frames[:n], 0
+func (q *queue[T]) push(item T) {
+	if q.taken > batchFrames && q.taken > len(q.items)/2 { // move up, so that the slice grows with what waits alone
+		n := copy(q.items, q.items[q.taken:])
+		clear(q.items[n:])
+		q.items, q.taken = q.items[:n], 0
 	}
-	q.frames = append(q.frames, f)
+	q.items = append(q.items, item)
 }
 
-func (q *queue) empty() bool { return q.taken == len(q.frames) }
+func (q *queue[T]) empty() bool { return q.taken == len(q.items) }
 
-func (q *queue) pop() (frame, bool) {
-	if q.taken == len(q.frames) {
-		return frame{}, false
+func (q *queue[T]) pop() (item T, ok bool) {
+	if q.empty() {
+		return item, false
 	}
-	f := q.frames[q.taken]
-	q.frames[q.taken] = frame{}
+	var none T
+	item, q.items[q.taken] = q.items[q.taken], none
 	q.taken++
-	if q.taken == len(q.frames) {
+	if q.empty() {
 		q.taken = 0
-		if q.frames = q.frames[:0]; cap(q.frames) > 4*batchFrames {
-			q.frames = nil // a burst is over: an idle socket holds no memory for it
+		if q.items = q.items[:0]; cap(q.items) > cmp.Or(q.keep, 4*batchFrames) {
+			q.items = nil // a burst is over
 		}
 	}
-	return f, true
+	return item, true
 }

@@ -15,6 +15,9 @@ type sink interface {
 	offer(body []byte, at Place) bool
 	// began is told where a stream begins.
 	began(at Place)
+	// passed is told how far a stream has got beyond the last result: its client may resume there once it has that. It does not
+	// wait.
+	passed(at Place)
 	// slow ends the connection of a client that is too slow for what it gets.
 	slow()
 }
@@ -48,7 +51,7 @@ func (r runner) run(ctx context.Context, op *graphql.OperationContext, c *course
 // alone runs an operation for one client. If c bounds it, it says which place it has reached, unless it ended before.
 func (r runner) alone(ctx context.Context, op *graphql.OperationContext, c *course, to sink) (gqlerror.List, *Place) {
 	ctx = withCourse(ctx, c)
-	c.began = to.began
+	c.began, c.passed = to.began, to.passed
 	responses, ctx := r.exec.DispatchOperation(ctx, op)
 	for {
 		resp := responses(ctx)
@@ -66,6 +69,7 @@ func (r runner) alone(ctx context.Context, op *graphql.OperationContext, c *cour
 		if to.next(ctx, body, at) != nil {
 			return cutOff(), nil
 		}
+		c.sent()
 		if r.groups != nil && isStream(op) {
 			r.groups.Made.Add(1)
 			r.groups.Given.Add(1)

@@ -238,7 +238,7 @@ func (s *socket) authenticate(payload json.RawMessage) {
 	}
 	end, ok := s.t.Quota.enter(viewer)
 	if !ok {
-		s.close(closeTooManyInits, reasonTooMany)
+		s.close(closeTryAgainLater, reasonTooMany) // at 4429 clients would give up for good
 		return
 	}
 	context.AfterFunc(s.ctx, end)

@@ -26,7 +26,8 @@ const mediaEvents = "text/event-stream"
 // subscription's argument `after`, whatever that says.
 type SSE struct {
 	// Recheck is called every RecheckEvery (3 s, give or take a tenth) while a subscription streams, with the request's
-	// context; true ends it with the error Revoked. A lookup that failed is no revocation: return false.
+	// context; true ends it with the error Revoked, which takes the place of what is queued; a client that does not take that
+	// within a second is cut off. A lookup that failed is no revocation: return false.
 	Recheck      func(ctx context.Context) (revoked bool)
 	RecheckEvery time.Duration
 	Revoked      error
@@ -60,8 +61,8 @@ func (t *SSE) limits() limits {
 	}
 }
 
-// Shutdown ends every subscription's response after what is queued for it, without `complete`: its client connects again
-// elsewhere. Queries and mutations end by themselves. It returns when the subscriptions have ended, or ctx has.
+// Shutdown ends every subscription's response after what is queued for it, for a second at most, without `complete`: its client
+// connects again elsewhere. Queries and mutations end by themselves. It returns when the subscriptions have ended, or ctx has.
 func (t *SSE) Shutdown(ctx context.Context) error {
 	t.mu.Lock()
 	t.init()
@@ -119,7 +120,6 @@ func (t *SSE) leave() {
 // an EventSource nothing. It is false, and nothing is written, when the server is shutting down.
 func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecutor, op *graphql.OperationContext, refused gqlerror.List) bool {
 	var stopping <-chan struct{}
-	var revoked <-chan struct{}
 	limits := t.limits()
 	if len(refused) == 0 && isStream(op) {
 		var ok bool
@@ -139,17 +139,16 @@ func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphEx
 		cancel()
 		work.Wait()
 	}()
-	if stopping != nil && len(refused) == 0 && t.Recheck != nil {
-		verdict := make(chan struct{})
-		revoked = verdict
-		work.Go(func() { t.recheck(ctx, verdict) })
-	}
 	s := newEventStream(w, cancel, limits)
-	defer s.release()
 	if len(refused) > 0 {
 		cancel()
 		s.finish(refused)
 		return true
+	}
+	var revoked chan struct{}
+	if stopping != nil {
+		revoked = make(chan struct{})
+		work.Go(func() { t.watch(ctx, s, revoked, stopping) })
 	}
 
 	var errs gqlerror.List // set when ended is closed
@@ -164,49 +163,73 @@ func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphEx
 	})
 	keepAlive := time.NewTicker(limits.keepAlive)
 	defer keepAlive.Stop()
-	for {
-		var err error
+	for !s.failed {
+		wake := s.wake
+		if isClosed(revoked) || isClosed(stopping) {
+			wake = nil // there may always be more to write
+		}
 		select {
-		case <-s.wake:
-			err = s.flush()
+		case <-wake:
+			if s.flush() {
+				s.rouse()
+			}
 		case <-keepAlive.C:
-			err = s.comment()
+			s.comment()
 		case <-ended:
 			if ctx.Err() == nil {
+				s.drain()
 				s.finish(errs)
 			} else { // it ended for the reason below, and both were there to be seen
 				s.cut()
 			}
 			return true
 		case <-revoked:
-			s.finish(present(ctx, exec, t.Revoked))
+			shown := present(ctx, exec, t.Revoked)
+			cancel()
+			s.drop()
+			s.finish(shown)
 			return true
 		case <-stopping:
 			cancel()
 			<-ended
-			_ = s.flush()
+			s.drain()
 			return true
 		case <-ctx.Done(): // the client is gone, or too slow
 			s.cut()
 			return true
 		}
-		if err != nil {
-			return true
-		}
+	}
+	return true
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
-// recheck closes revoked when the credential is, and ends with ctx.
-func (t *SSE) recheck(ctx context.Context, revoked chan<- struct{}) {
+// watch closes revoked when the credential is, and ends with ctx. A client that is slow to take what is being written does
+// not put off the end of its stream.
+func (t *SSE) watch(ctx context.Context, s *eventStream, revoked chan<- struct{}, stopping <-chan struct{}) {
 	ticker := time.NewTicker(jitter(t.limits().recheck))
 	defer ticker.Stop()
+	if t.Recheck == nil {
+		ticker.Stop()
+	}
 	for {
 		select {
 		case <-ticker.C:
 			if t.revoked(ctx) {
+				s.bound(time.Now().Add(endPatience))
 				close(revoked)
 				return
 			}
+		case <-stopping:
+			s.bound(time.Now().Add(endPatience))
+			return
 		case <-ctx.Done():
 			return
 		}

@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -251,6 +254,140 @@ func TestSSEEndsWhenTheCredentialIsRevoked(t *testing.T) {
 	wait(t, "the end of the operation", feed.ctx.Done())
 }
 
+// The queue before a steady reader of a flood is never empty, and that must not put off the end of its stream; nor must a client
+// that takes nothing.
+func TestSSEOfAFloodEndsWhenTheCredentialIsRevoked(t *testing.T) {
+	t.Parallel()
+	begin := func(t *testing.T) (w *world, revoke func()) {
+		t.Parallel()
+		var revoked atomic.Bool
+		w = newWorld(t, &transport.WebSocket{}, transport.HTTP{Events: &transport.SSE{
+			QueueBytes: 256 << 10, WriteTimeout: time.Hour, RecheckEvery: time.Millisecond, Revoked: errors.New("who are you?"),
+			Recheck: func(context.Context) bool { return revoked.Load() },
+		}})
+		return w, func() { revoked.Store(true) }
+	}
+	t.Run("of a steady reader", func(t *testing.T) {
+		w, revoke := begin(t)
+		res, flood := w.flood(t)
+		const refusal = `event: next data: {"errors":[{"message":"who are you?","extensions":{"code":"PRESENTED"}}]}`
+		got := ""
+		for n := int64(0); got != refusal; n++ {
+			if n == 100 {
+				revoke()
+			}
+			if n > 1000 || n > 0 && got == "" {
+				t.Fatalf("no refusal after %d events: %v", n, res.lines.Err())
+			}
+			w.ahead(flood, n)
+			got = res.next()
+		}
+		res.expect(`event: complete data:`)
+		res.ends()
+	})
+	t.Run("of one that is stuck", func(t *testing.T) {
+		w, revoke := begin(t)
+		res, flood := w.flood(t)
+		revoke()
+		wait(t, "the end of the operation", flood.Done())
+		if _, err := io.Copy(io.Discard, res.Body); err == nil {
+			t.Error("the response ended as if it were complete")
+		}
+	})
+}
+
+func TestSSEShutdownEndsAFlood(t *testing.T) {
+	t.Parallel()
+	for name, steady := range map[string]bool{"of a steady reader": true, "of one that is stuck": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			streams := &transport.SSE{QueueBytes: 256 << 10, WriteTimeout: time.Hour}
+			w := newWorld(t, &transport.WebSocket{}, transport.HTTP{Events: streams})
+			res, flood := w.flood(t)
+			var reading errgroup.Group
+			reading.Go(func() error {
+				if !steady {
+					<-flood.Done()
+				}
+				for n := int64(0); steady; n++ {
+					w.ahead(flood, n)
+					if res.next() == "" {
+						break
+					}
+				}
+				_, err := io.Copy(io.Discard, res.Body)
+				return errors.Join(err, res.lines.Err())
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if err := streams.Shutdown(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if err := reading.Wait(); err == nil && !steady {
+				t.Error("the response ended as if it were complete")
+			}
+		})
+	}
+}
+
+// flood begins a flood for a client that has begun to read its first event, over a connection that buffers nothing.
+func (w *world) flood(t *testing.T) (*events, context.Context) {
+	t.Helper()
+	conn, theirs := net.Pipe()
+	server := &http.Server{Handler: w.gql, ReadHeaderTimeout: patience}
+	serving := make(chan error, 1)
+	go func() { serving <- server.Serve(&listener{conn: theirs, closed: make(chan struct{})}) }()
+	t.Cleanup(func() {
+		_ = conn.Close()
+		_ = server.Close()
+		if err := <-serving; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	if _, err := io.WriteString(conn, "GET /?query=subscription{flood} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(conn)
+	res, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = res.Body.Close() })
+	if _, err := r.Peek(1000); err != nil {
+		t.Fatal(err)
+	}
+	return &events{t, res, bufio.NewScanner(res.Body)}, wait(t, "the flood", w.floods)
+}
+
+// ahead waits until the queue of a reader that has had n events is far from empty, or the flood is over.
+func (w *world) ahead(flood context.Context, n int64) {
+	for w.flooded.Load() < n+8 && flood.Err() == nil {
+		runtime.Gosched()
+	}
+}
+
+// listener accepts one connection.
+type listener struct {
+	conn   net.Conn
+	closed chan struct{}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	if conn := l.conn; conn != nil {
+		l.conn = nil
+		return conn, nil
+	}
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+func (l *listener) Close() error {
+	close(l.closed)
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }
+
 func TestSSEShutdownLetsTheServerStop(t *testing.T) {
 	t.Parallel()
 	streams := &transport.SSE{}
@@ -292,7 +429,7 @@ func TestQuotaBoundsWhatACredentialHasOpen(t *testing.T) {
 	w.member(t, "two")
 	third := w.dial(t, "graphql-transport-ws")
 	third.send(`{"type":"connection_init","payload":{"tenant":"one"}}`)
-	third.expectClose(4429, "this credential has as many connections open as it may: close one first")
+	third.expectClose(1013, "this credential has as many connections open as it may: close one first")
 	refused := w.post(t, `subscription{feed}`)
 	refused.expect(`event: next data: {"errors":[{"message":"this credential has as many connections open as it may: close one first","extensions":{"code":"RATE_LIMITED"}}]}`, `event: complete data:`)
 	w.post(t, `{name}`).expect(`event: next data: {"data":{"name":"test"}}`)

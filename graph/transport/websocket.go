@@ -24,8 +24,9 @@ const (
 	// Clients say little: with a buffer of its own a socket does not keep the server's, which is larger.
 	readBuffer = 1 << 10
 
-	// shutdownPatience is what a socket has to take its close frame when the server shuts down.
-	shutdownPatience = time.Second
+	// endPatience is what a client has to take the last of a socket or an event stream when the server shuts down. A revoked
+	// credential's stream has it too: with the time until a recheck, that is less than the 5 s that are promised.
+	endPatience = time.Second
 )
 
 // WebSocket serves operations of every kind by the graphql-transport-ws protocol. Its zero value works; it must not be
@@ -55,7 +56,7 @@ type WebSocket struct {
 	// Groups lets equal subscriptions share one execution; nil: each runs by itself.
 	Groups *Groups
 
-	// Quota bounds the sockets of a credential: one more is closed with 4429. Nil: no bound.
+	// Quota bounds the sockets of a credential: one more is closed with 1013, as it may fit later. Nil: no bound.
 	Quota *Quota
 
 	// Log gets the panics of Authenticate and Recheck, those of resolvers being the executor's; slog.Default() if nil.
@@ -160,7 +161,7 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 	s.out = newWriter(conn.NetConn(), s.limits.write, s.limits.queue, &t.buffers, &t.flusher)
 	s.out.slow = s.closeSlow
 	if !t.add(s) {
-		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience, true)
+		s.closeWithin(closeGoingAway, reasonGoingAway, endPatience, true)
 	}
 	taken = true
 	go func() {
@@ -190,14 +191,14 @@ func (t *WebSocket) Shutdown(ctx context.Context) error {
 	t.mu.Unlock()
 	select {
 	case <-calm:
-	case <-time.After(shutdownPatience):
+	case <-time.After(endPatience):
 	case <-ctx.Done():
 	}
 	t.mu.Lock()
 	sockets := t.open()
 	t.mu.Unlock()
 	for _, s := range sockets {
-		s.closeWithin(closeGoingAway, reasonGoingAway, shutdownPatience, true)
+		s.closeWithin(closeGoingAway, reasonGoingAway, endPatience, true)
 	}
 	select {
 	case <-drained:

@@ -404,3 +404,41 @@ func TestWebSocketPingsCarryTheCursors(t *testing.T) {
 	client.send(`{"type":"complete","id":"a"}`)
 	until(`{"type":"ping"}`)
 }
+
+// A filter that selects little must not keep a cursor where it was: it would expire.
+func TestKeepAlivesCarryHowFarAFilterHasLooked(t *testing.T) {
+	t.Parallel()
+	for name, groups := range map[string]*transport.Groups{"alone": nil, "in a group": grouping()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, &transport.WebSocket{KeepAlive: time.Second / 10, Groups: groups},
+				transport.HTTP{Events: &transport.SSE{KeepAlive: time.Second / 10, Groups: groups}})
+			const query = `subscription{numbers(after:"c0",above:3)}`
+			client, stream := w.connect(t), w.post(t, query)
+			client.pings = true
+			client.subscribe("a", query)
+			until := func(message, event string) {
+				t.Helper()
+				for got, n := "", 0; got != message; n++ {
+					var err error
+					if got, err = client.receive(); err != nil || n > 200 {
+						t.Fatalf("waiting for %s: %s, %v", message, got, err)
+					}
+				}
+				for got, n := "", 0; got != event; n++ {
+					if got = stream.next(); stream.lines.Err() != nil || n > 200 {
+						t.Fatalf("waiting for %s: %s, %v", event, got, stream.lines.Err())
+					}
+				}
+			}
+			until(`{"type":"ping","payload":{"cursors":{"a":"c0"}}}`, ": c0")
+			for n := 1; n <= 3; n++ {
+				w.log.add()
+				until(fmt.Sprintf(`{"type":"ping","payload":{"cursors":{"a":"c%d"}}}`, n), fmt.Sprintf(": c%d", n))
+			}
+			w.log.add()
+			until(numberMessage("a", 4), `event: next id: c4 data: {"data":{"numbers":4}}`)
+			until(`{"type":"ping","payload":{"cursors":{"a":"c4"}}}`, ": c4")
+		})
+	}
+}

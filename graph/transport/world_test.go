@@ -34,7 +34,7 @@ const patience = 20 * time.Second
 const schemaText = `
 	type Query { name: String!  number(of: ID): String  nothing: String  fail: String  refused: String  panics: String  header: String  waits: String }
 	type Mutation { name: String! }
-	type Subscription { feed: String!  flood: String!  fail: String!  panics: String!  numbers(after: String): Int! }
+	type Subscription { feed: String!  flood: String!  fail: String!  panics: String!  numbers(after: String, above: Int): Int! }
 `
 
 // feed is one running `subscription { feed }`, driven by its test.
@@ -66,6 +66,8 @@ type world struct {
 	waits  chan struct{} // closed: `waits` ends, whatever its context says
 	floods chan context.Context
 	log    *numbers // what `numbers` serves
+
+	flooded atomic.Int64 // results of floods
 }
 
 // numbers is a feed of the numbers 1, 2, 3, …, with places.
@@ -74,6 +76,7 @@ type numbers struct {
 	last    int64
 	changed chan struct{}
 	made    atomic.Int64 // results that executions made of them
+	pad     string       // is in each
 }
 
 func (n *numbers) add() {
@@ -94,8 +97,8 @@ func numberPlace(n int64) transport.Place {
 	return transport.Place{Cursor: fmt.Sprintf("c%d", n), Seq: n}
 }
 
-// follow serves the numbers as a resolver does.
-func (n *numbers) follow(ctx context.Context, after *string) graphql.ResponseHandler {
+// follow serves the numbers above one as a resolver does.
+func (n *numbers) follow(ctx context.Context, after *string, above int64) graphql.ResponseHandler {
 	at, _ := n.end()
 	if after = transport.After(ctx, after); after != nil {
 		if _, err := fmt.Sscanf(*after, "c%d", &at); err != nil {
@@ -111,10 +114,13 @@ func (n *numbers) follow(ctx context.Context, after *string) graphql.ResponseHan
 			}
 			last, changed := n.end()
 			if at < last {
-				at++
+				if at++; at <= above {
+					transport.Passed(ctx, numberPlace(at))
+					continue
+				}
 				transport.Mark(ctx, numberPlace(at))
 				n.made.Add(1)
-				return &graphql.Response{Data: fmt.Appendf(nil, `{"numbers":%d}`, at)}
+				return &graphql.Response{Data: fmt.Appendf(nil, `{"numbers":%d%s}`, at, n.pad)}
 			}
 			select {
 			case <-changed:
@@ -223,7 +229,8 @@ func (w *world) subscribe(ctx context.Context, op *graphql.OperationContext, fie
 		if text, ok := field.ArgumentMap(op.Variables)["after"].(string); ok {
 			after = &text
 		}
-		return w.log.follow(ctx, after)
+		above, _ := field.ArgumentMap(op.Variables)["above"].(int64)
+		return w.log.follow(ctx, after, above)
 	case "fail":
 		graphql.AddError(ctx, errors.New("no stream"))
 		return nil
@@ -236,6 +243,7 @@ func (w *world) subscribe(ctx context.Context, op *graphql.OperationContext, fie
 			if ctx.Err() != nil {
 				return nil
 			}
+			w.flooded.Add(1)
 			return &graphql.Response{Data: []byte(text)}
 		}
 	}

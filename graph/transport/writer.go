@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -33,8 +34,8 @@ type writer struct {
 	done    chan struct{}       // closed when nothing is written any more
 
 	mu     sync.Mutex // guards what follows, and every deadline of conn; never held while writing
-	urgent queue
-	queue  queue
+	urgent queue[frame]
+	queue  queue[frame]
 	writes bool     // the flusher is to write, or run runs
 	ended  bool     // done is closed
 	end    *closing // set once: the writer takes no more frames, and the one left to send is the close frame
@@ -102,6 +103,17 @@ func (w *writer) begin(op *operation, cursor string) {
 	}
 }
 
+// pass notes where a client would resume once it has all that is queued of the operation.
+func (w *writer) pass(op *operation, cursor string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if op.queued == 0 {
+		op.cursor = cursor
+	} else {
+		op.then = cursor
+	}
+}
+
 // force queues a small frame of the server's own making whether or not there is room. The callers make few.
 func (w *writer) force(f frame) { _ = w.put(f) }
 
@@ -110,6 +122,10 @@ func (w *writer) put(f frame) bool {
 	defer w.mu.Unlock()
 	if w.end != nil || f.completed() {
 		return false
+	}
+	if f.op != nil {
+		f.op.queued++
+		f.op.then = "" // what comes with this is after it
 	}
 	if f.urgent {
 		w.urgent.push(f)
@@ -175,7 +191,7 @@ func (w *writer) finish(code int, reason string, patience time.Duration, flush b
 	case first:
 		w.end = &closing{code: code, reason: reason, until: until}
 		if !flush {
-			w.queue, w.urgent = queue{}, queue{}
+			w.queue, w.urgent = queue[frame]{}, queue[frame]{}
 		}
 	case until.Before(w.end.until):
 		w.end.until = until
@@ -258,8 +274,11 @@ func (w *writer) take() (buf *[]byte, held int64, end *closing) {
 			*buf = (*buf)[:0]
 		}
 		*buf, held, n = f.append(*buf), held+f.held, n+1
-		if f.cursor != "" {
-			f.op.cursor = f.cursor
+		if f.op != nil {
+			if f.op.queued--; f.op.queued == 0 && f.op.then != "" {
+				f.cursor, f.op.then = f.op.then, ""
+			}
+			f.op.cursor = cmp.Or(f.cursor, f.op.cursor)
 		}
 		if len(*buf) >= batchBytes {
 			break
