@@ -93,22 +93,3 @@ func TestPersistedQueries(t *testing.T) {
 	}
 	expect(body("", hash(query), 1), `"code":"PERSISTED_QUERY_NOT_FOUND"`)
 }
-
-// BenchmarkHundredThousandAliases shows that a document of 100,000 aliases is refused for little: some milliseconds, which are
-// those of reading a megabyte of JSON and of the first 10,000 tokens.
-func BenchmarkHundredThousandAliases(b *testing.B) {
-	var query strings.Builder
-	for i := range 100_000 {
-		fmt.Fprintf(&query, " a%d:id", i)
-	}
-	body, _ := json.Marshal(map[string]string{"query": "{viewer{business{" + query.String() + "}}}"})
-	h := graph.NewHandler(graph.HandlerConfig{Resolver: &graph.Resolver{}, Log: slog.New(slog.DiscardHandler), Introspection: func(*store.Viewer) bool { return false }})
-	for b.Loop() {
-		r := httptest.NewRequest(http.MethodPost, "/graphql", bytes.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		if h.ServeHTTP(w, r); !strings.Contains(w.Body.String(), "TOO_COMPLEX") && !strings.Contains(w.Body.String(), "1048576") {
-			b.Fatal(w.Body.String())
-		}
-	}
-}
