@@ -20,9 +20,13 @@ const (
 	maxVariables   = 500 // of a document
 )
 
+// strangerBytes is how long the document of a caller without a credential may be. It gets an answer as GraphQL over HTTP wants,
+// such as the one to { __typename } by which probes find a server; there is nothing in the schema for which it would need more.
+const strangerBytes = 1024
+
 // bounder is the gqlgen extension that refuses a document before it is validated, if that would take more time than its tokens
 // are worth: gqlparser walks a fragment again for each operation and each fragment that reaches it. So whoever sends a document
-// pays for it with bytes. It comes after the extension that finds persisted documents.
+// pays for it with bytes; and without a credential it must be short. It comes after the extension that finds persisted documents.
 type bounder struct {
 	tokens int
 	known  graphql.Cache[*ast.QueryDocument] // of documents that have passed
@@ -38,6 +42,9 @@ func (bounder) ExtensionName() string { return "Bounds" }
 func (bounder) Validate(graphql.ExecutableSchema) error { return nil }
 
 func (b bounder) MutateOperationParameters(ctx context.Context, params *graphql.RawParams) *gqlerror.Error {
+	if _, err := store.ViewerOf(ctx); err != nil && len(params.Query) > strangerBytes {
+		return gqlerror.Wrap(err)
+	}
 	if _, ok := b.known.Get(ctx, params.Query); ok {
 		return nil
 	}
