@@ -147,3 +147,17 @@ func TestStrangers(t *testing.T) {
 		}
 	}
 }
+
+// TestIDsThatNoDatabaseHolds: U+0000 in an id is the caller's fault, in a literal and in a variable.
+func TestIDsThatNoDatabaseHolds(t *testing.T) {
+	t.Parallel()
+	ask := server(t, graph.HandlerConfig{})
+	for _, body := range []string{
+		`{"query":"{ agent(id: \"a\\u0000\") { id } }"}`,
+		`{"query":"query($id: ID!) { agent(id: $id) { id } }","variables":{"id":"a\u0000"}}`,
+	} {
+		if _, answer := ask(body); !strings.Contains(answer, `"loc":["id"],"msg":"Value error, U+0000 is not allowed"`) {
+			t.Errorf("%s: %s", body, answer)
+		}
+	}
+}
