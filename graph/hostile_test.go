@@ -52,6 +52,7 @@ func TestHostileDocuments(t *testing.T) {
 		"an undefined variable":        {"query " + strings.Repeat("q", 500_000) + "{a(b:[" + strings.Repeat("$v ", 4_500) + "])}", complex},
 		"unknown types":                {"{" + numbered(450, "...f#") + "}" + numbered(450, "fragment f# on A#"+strings.Repeat("z", 200)+"{a}"), invalid},
 		"lists of the schema in lists": {"{__schema{types{fields{type{...f0}}}}}" + chain(1, "__Type", "fields{type{NEXT}}", "fields{name}"), complex},
+		"each endpoint's deliveries":   {"{webhookEndpoints{deliveries(first:100){nodes{id status createdAt}}}}", complex},
 		"a thousand of the schema":     {"{__schema{types{" + strings.Repeat("name ", 1_000) + "}}}", complex},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,6 +110,10 @@ func TestUsualDocuments(t *testing.T) {
 			enumValues(includeDeprecated:true){name description isDeprecated deprecationReason} possibleTypes{...TypeRef}}
 			fragment InputValue on __InputValue{name description type{...TypeRef} defaultValue isDeprecated deprecationReason}
 			fragment TypeRef on __Type{kind name ` + deep + `}`,
+		"a page of a dashboard": `{viewer{business{id name} scope} webhookEndpoints{id url events status disabledReason
+			deliveries(first:10,status:FAILED){nodes{id createdAt event{id type}}}} deliveries(first:100){edges{cursor node{id status createdAt
+			nextAttemptAt endpoint{id url} event{id type channel direction timestamp data} attempts{number trigger startedAt durationMs statusCode
+			error responseBody}}} pageInfo{hasNextPage endCursor}}}`,
 		"fragments": "{viewer{...f0 ...f3 ...f5 scope business{name id}}}" + chain(40, "Viewer", "NEXT scope business{id ...b}", "scope") + "fragment b on Business{id name}",
 	} {
 		body, err := json.Marshal(map[string]string{"query": document})
