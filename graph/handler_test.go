@@ -89,7 +89,7 @@ func TestPersistedQueries(t *testing.T) {
 		}
 	}
 	const query, answer = `{ __typename }`, `{"data":{"__typename":"Query"}}`
-	expect(body("", hash(query), 1), `"code":"PERSISTED_QUERY_NOT_FOUND"`)
+	expect(body("", hash(query), 1), `"code":"BAD_USER_INPUT","reason":"persisted_query_not_found"`)
 	expect(body("", hash(query), 1), `"message":"PersistedQueryNotFound"`)
 	expect(body(query, hash("another"), 1), `"code":"BAD_USER_INPUT"`)
 	expect(body(query, hash(query), 2), `"code":"BAD_USER_INPUT"`)
@@ -101,7 +101,7 @@ func TestPersistedQueries(t *testing.T) {
 		other := fmt.Sprintf("{ a%d: __typename } # %s", i, strings.Repeat("x", 100<<10))
 		expect(body(other, hash(other), 1), `{"data":{"a`)
 	}
-	expect(body("", hash(query), 1), `"code":"PERSISTED_QUERY_NOT_FOUND"`)
+	expect(body("", hash(query), 1), `"code":"BAD_USER_INPUT","reason":"persisted_query_not_found"`)
 }
 
 // TestStrangers: who has no credential changes nothing of what the clients of a business have sent before, and sends no documents
