@@ -302,7 +302,7 @@ func TestGraphQLRefusals(t *testing.T) {
 		"lists in lists":      {withToken(token), nested(2), "TOO_COMPLEX"},
 		"a deep document":     {withToken(token), nested(8), "TOO_COMPLEX"},
 		"doubling fragments":  {withToken(token), doubling(30), "TOO_COMPLEX"},
-		"schema in schema":    {withToken(token), "{__schema{types{fields{type{fields{type{fields{type{fields{name}}}}}}}}}}", "BAD_USER_INPUT"},
+		"schema in schema":    {withToken(token), "{__schema{types{fields{type{fields{type{fields{type{fields{name}}}}}}}}}}", "TOO_COMPLEX"},
 		"introspection by it": {withKey(apiKey), `{ __schema { types { name } } }`, "BAD_USER_INPUT"},
 	} {
 		code, reason := s.refused(c.header, c.query, nil)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/vektah/gqlparser/v2/ast"
+
+	"parley/store"
 )
 
 const (
@@ -39,22 +41,34 @@ type entry[T any] struct {
 }
 
 var (
-	_ graphql.Cache[*ast.QueryDocument] = (*cache[*ast.QueryDocument])(nil)
-	_ graphql.Cache[string]             = (*cache[string])(nil)
+	_ graphql.Cache[*ast.QueryDocument] = forViewers[*ast.QueryDocument]{}
+	_ graphql.Cache[string]             = forViewers[string]{}
 )
+
+// forViewers is a cache that all callers read, and to which none but those with a credential add: others could push out what
+// every business's clients use.
+type forViewers[T any] struct{ *cache[T] }
+
+// Add keeps a viewer's value.
+func (c forViewers[T]) Add(ctx context.Context, key string, value T) {
+	if _, err := store.ViewerOf(ctx); err == nil {
+		c.cache.Add(ctx, key, value)
+	}
+}
 
 func newCache[T any](limit int, size func(key string, value T) int) *cache[T] {
 	return &cache[T]{limit: limit, size: size, order: list.New(), entries: map[string]*list.Element{}}
 }
 
 // parsedDocuments keeps documents parsed and validated, by their text.
-func parsedDocuments() *cache[*ast.QueryDocument] {
-	return newCache(parsedBytes, func(text string, _ *ast.QueryDocument) int { return parsedFactor*len(text) + entryBytes })
+func parsedDocuments() forViewers[*ast.QueryDocument] {
+	size := func(text string, _ *ast.QueryDocument) int { return parsedFactor*len(text) + entryBytes }
+	return forViewers[*ast.QueryDocument]{newCache(parsedBytes, size)}
 }
 
 // persistedDocuments keeps the texts of automatic persisted queries, by their hash.
-func persistedDocuments() *cache[string] {
-	return newCache(persistedBytes, func(hash, text string) int { return len(hash) + len(text) + entryBytes })
+func persistedDocuments() forViewers[string] {
+	return forViewers[string]{newCache(persistedBytes, func(hash, text string) int { return len(hash) + len(text) + entryBytes })}
 }
 
 // Get finds what was kept for the key.

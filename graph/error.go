@@ -21,8 +21,12 @@ const codeInternal = "INTERNAL"
 // codeTooComplex is the code of a document that is refused for its size, before it runs.
 const codeTooComplex store.Code = "TOO_COMPLEX"
 
-// codePersistedNotFound is the code by which clients of automatic persisted queries know that they have to send the document.
-const codePersistedNotFound = "PERSISTED_QUERY_NOT_FOUND"
+// What gqlgen says of a persisted query that it has no document of: a code that is not of the closed set, and the message by which
+// all clients (Apollo's, urql) know that they have to send the document.
+const (
+	codePersistedNotFound   = "PERSISTED_QUERY_NOT_FOUND"
+	reasonPersistedNotFound = "persisted_query_not_found"
+)
 
 // introspectionDisabled is how gqlgen refuses introspection: as a plain error.
 const introspectionDisabled = "introspection disabled"
@@ -61,7 +65,8 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 			out.Extensions = map[string]any{"code": string(store.CodeInvalid)}
 			switch {
 			case gql.Extensions["code"] == codePersistedNotFound:
-				out.Extensions["code"] = codePersistedNotFound // the client then sends the document with its hash
+				out.Extensions["reason"] = reasonPersistedNotFound
+				out.Extensions["validation"] = store.Faults{{Loc: []any{"extensions", "persistedQuery"}, Msg: gql.Message, Type: reasonPersistedNotFound}}
 			case strings.HasPrefix(gql.Message, "exceeded token limit"):
 				out.Extensions["code"] = string(codeTooComplex)
 			default:

@@ -3198,7 +3198,7 @@ type Query {
     id: ID!
   ): Agent
   "The registered webhook endpoints, newest first."
-  webhookEndpoints: [WebhookEndpoint!]! @listSize(assumedSize: 20)
+  webhookEndpoints: [WebhookEndpoint!]! @listSize(assumedSize: 100)
   "One webhook endpoint; null if there is none."
   webhookEndpoint(
     "Its id."
@@ -3263,10 +3263,10 @@ type Query {
     "Before this instant: at most 366 days later."
     to: Time!
   ): Usage!
-  "The API keys, newest first; revoked ones too, for a while. Asks for an ADMIN token."
-  apiKeys: [ApiKey!]! @listSize(assumedSize: 100)
-  "The access tokens, newest first; revoked ones too, for a while. Asks for an ADMIN token."
-  accessTokens: [AccessToken!]! @listSize(assumedSize: 100)
+  "The API keys, newest first; the last 100 that were revoked too, for a while. Asks for an ADMIN token."
+  apiKeys: [ApiKey!]! @listSize(assumedSize: 200)
+  "The access tokens, newest first; the last 100 that were revoked too, for a while. Asks for an ADMIN token."
+  accessTokens: [AccessToken!]! @listSize(assumedSize: 200)
 }
 
 "Mutations ask for an OPERATE token, those of agents, keys and tokens for an ADMIN token. ` + "`" + `chat` + "`" + ` takes an API key too."

@@ -19,6 +19,13 @@ import (
 // server is the schema's handler, without a database, for an ADMIN viewer.
 func server(t *testing.T, cfg graph.HandlerConfig) (ask func(body string) (status int, answer string)) {
 	t.Helper()
+	ask, _ = servers(t, cfg)
+	return ask
+}
+
+// servers is server, and the same one for callers without a credential.
+func servers(t *testing.T, cfg graph.HandlerConfig) (ask, strange func(body string) (status int, answer string)) {
+	t.Helper()
 	if cfg.Resolver == nil {
 		cfg.Resolver = &graph.Resolver{}
 	}
@@ -33,13 +40,16 @@ func server(t *testing.T, cfg graph.HandlerConfig) (ask func(body string) (statu
 		}
 	})
 	v := &store.Viewer{BusinessID: "biz_1", Credential: &store.Credential{ID: "c", Kind: store.KindAccessToken, Scope: store.ScopeAdmin, Prefix: "at_12345"}}
-	return func(body string) (int, string) {
-		r := httptest.NewRequest(http.MethodPost, "/graphql", strings.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r.WithContext(store.WithRequestID(store.WithViewer(r.Context(), v, nil), "req_1")))
-		return w.Code, w.Body.String()
+	by := func(v *store.Viewer) func(string) (int, string) {
+		return func(body string) (int, string) {
+			r := httptest.NewRequest(http.MethodPost, "/graphql", strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r.WithContext(store.WithRequestID(store.WithViewer(r.Context(), v, nil), "req_1")))
+			return w.Code, w.Body.String()
+		}
 	}
+	return by(v), by(nil)
 }
 
 func TestInternalErrorsShowTheRequestAndNothingElse(t *testing.T) {
@@ -79,7 +89,7 @@ func TestPersistedQueries(t *testing.T) {
 		}
 	}
 	const query, answer = `{ __typename }`, `{"data":{"__typename":"Query"}}`
-	expect(body("", hash(query), 1), `"code":"PERSISTED_QUERY_NOT_FOUND"`)
+	expect(body("", hash(query), 1), `"code":"BAD_USER_INPUT","reason":"persisted_query_not_found"`)
 	expect(body("", hash(query), 1), `"message":"PersistedQueryNotFound"`)
 	expect(body(query, hash("another"), 1), `"code":"BAD_USER_INPUT"`)
 	expect(body(query, hash(query), 2), `"code":"BAD_USER_INPUT"`)
@@ -91,24 +101,63 @@ func TestPersistedQueries(t *testing.T) {
 		other := fmt.Sprintf("{ a%d: __typename } # %s", i, strings.Repeat("x", 100<<10))
 		expect(body(other, hash(other), 1), `{"data":{"a`)
 	}
-	expect(body("", hash(query), 1), `"code":"PERSISTED_QUERY_NOT_FOUND"`)
+	expect(body("", hash(query), 1), `"code":"BAD_USER_INPUT","reason":"persisted_query_not_found"`)
 }
 
-// BenchmarkHundredThousandAliases shows that a document of 100,000 aliases is refused for little: some milliseconds, which are
-// those of reading a megabyte of JSON and of the first 10,000 tokens.
-func BenchmarkHundredThousandAliases(b *testing.B) {
-	var query strings.Builder
-	for i := range 100_000 {
-		fmt.Fprintf(&query, " a%d:id", i)
+// TestStrangers: who has no credential changes nothing of what the clients of a business have sent before, and sends no documents
+// that are work.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	ask, strange := servers(t, graph.HandlerConfig{})
+	persisted := func(query, known string) string {
+		hash := fmt.Sprintf("%x", sha256.Sum256([]byte(known)))
+		b, _ := json.Marshal(map[string]any{"query": query, "extensions": map[string]any{"persistedQuery": map[string]any{"version": 1, "sha256Hash": hash}}})
+		return string(b)
 	}
-	body, _ := json.Marshal(map[string]string{"query": "{viewer{business{" + query.String() + "}}}"})
-	h := graph.NewHandler(graph.HandlerConfig{Resolver: &graph.Resolver{}, Log: slog.New(slog.DiscardHandler), Introspection: func(*store.Viewer) bool { return false }})
-	for b.Loop() {
-		r := httptest.NewRequest(http.MethodPost, "/graphql", bytes.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		if h.ServeHTTP(w, r); !strings.Contains(w.Body.String(), "TOO_COMPLEX") && !strings.Contains(w.Body.String(), "1048576") {
-			b.Fatal(w.Body.String())
+	const known, answer = `{ __typename }`, `{"data":{"__typename":"Query"}}`
+	if _, got := strange(persisted(known, known)); got != answer {
+		t.Errorf("a probe got %s", got)
+	}
+	if _, got := ask(persisted("", known)); !strings.Contains(got, "PersistedQueryNotFound") {
+		t.Errorf("what a stranger sent was kept: %s", got)
+	}
+	if _, got := ask(persisted(known, known)); got != answer {
+		t.Errorf("a viewer got %s", got)
+	}
+	for i := range 45 { // the cache has room for 41
+		other := fmt.Sprintf("{ a%d: __typename } # %s", i, strings.Repeat("x", 100<<10))
+		if _, got := strange(persisted(other, other)); !strings.Contains(got, `"code":"UNAUTHENTICATED"`) {
+			t.Fatalf("a stranger got %.300s", got)
+		}
+	}
+	if _, got := ask(persisted("", known)); got != answer {
+		t.Errorf("a stranger pushed it out: %s", got)
+	}
+	for name, query := range map[string]string{
+		"a field":        `{"query":"{ feedCursor }"}`,
+		"a long request": `{"query":"{` + strings.Repeat("a ", 9_000) + `}"}`,
+	} {
+		if _, got := strange(query); !strings.Contains(got, `"code":"UNAUTHENTICATED"`) {
+			t.Errorf("%s: %.300s", name, got)
+		}
+	}
+	for name, query := range map[string]string{"no syntax": `{"query":"{"}`, "no such field": `{"query":"{ nothing }"}`} {
+		if _, got := strange(query); !strings.Contains(got, `"code":"BAD_USER_INPUT"`) {
+			t.Errorf("%s: %.300s", name, got)
+		}
+	}
+}
+
+// TestIDsThatNoDatabaseHolds: U+0000 in an id is the caller's fault, in a literal and in a variable.
+func TestIDsThatNoDatabaseHolds(t *testing.T) {
+	t.Parallel()
+	ask := server(t, graph.HandlerConfig{})
+	for _, body := range []string{
+		`{"query":"{ agent(id: \"a\\u0000\") { id } }"}`,
+		`{"query":"query($id: ID!) { agent(id: $id) { id } }","variables":{"id":"a\u0000"}}`,
+	} {
+		if _, answer := ask(body); !strings.Contains(answer, `"loc":["id"],"msg":"Value error, U+0000 is not allowed"`) {
+			t.Errorf("%s: %s", body, answer)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/vektah/gqlparser/v2/ast"
 
@@ -150,7 +151,7 @@ func (c *checker) object(v any, def *ast.Definition, loc []any) {
 
 func (c *checker) scalar(v any, def *ast.Definition, loc []any) {
 	number, isNumber := v.(json.Number)
-	_, isText := v.(string)
+	text, isText := v.(string)
 	_, isBoolean := v.(bool)
 	switch def.Name {
 	case "String":
@@ -160,6 +161,9 @@ func (c *checker) scalar(v any, def *ast.Definition, loc []any) {
 	case "ID":
 		if _, err := strconv.ParseInt(string(number), 10, 64); !isText && (!isNumber || err != nil) {
 			c.fault(store.NotString, loc)
+		}
+		if strings.ContainsRune(text, 0) {
+			c.fault(store.ValueError("U+0000 is not allowed"), loc)
 		}
 	case "Int":
 		if n, err := strconv.ParseInt(string(number), 10, 64); !isNumber || err != nil || n < math.MinInt32 || n > math.MaxInt32 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/vektah/gqlparser/v2/ast"
@@ -40,6 +41,11 @@ const (
 	assumedSize = 10      // of a list that says nothing of its size with @listSize
 	objectCost  = 10      // of a field that holds a whole JSON object
 	endlessCost = 1 << 40 // sums stop here
+
+	// What introspection answers with is bounded by the schema for each field and list that it asks for. The query of the usual
+	// tools has some 200 fields, and two lists in each other.
+	maxSchemaLists  = 2
+	maxSchemaFields = 1000
 )
 
 // limiter is the gqlgen extension that holds operations to the limits.
@@ -71,6 +77,8 @@ func (l *limiter) MutateOperationContext(_ context.Context, op *graphql.Operatio
 		{"levels of fields", root.depth, l.limits.Depth},
 		{"aliases", aliases(op.Doc), l.limits.Aliases},
 		{"fields in its answer", root.cost, l.limits.Cost},
+		{"lists in lists of the schema", root.lists, maxSchemaLists},
+		{"fields of the schema", root.schema, maxSchemaFields},
 	} {
 		if check.is > check.limit {
 			return gqlerror.Wrap(store.Refuse(codeTooComplex, "",
@@ -92,6 +100,8 @@ type extent struct {
 	fields int // directly in it
 	depth  int // of it and what is below
 	cost   int // fields in the answer, with lists at the size that was asked for
+	lists  int // of introspection, in each other
+	schema int // fields of introspection
 }
 
 // measure walks an operation. What a fragment costs depends on the list that it stands in, and on nothing else: each is
@@ -127,13 +137,24 @@ func (m *measure) selections(set ast.SelectionSet, page int) (total extent) {
 		total.fields += e.fields
 		total.depth = max(total.depth, e.depth)
 		total.cost = min(total.cost+e.cost, endlessCost)
+		total.lists = max(total.lists, e.lists)
+		total.schema = min(total.schema+e.schema, endlessCost)
 	}
 	return total
 }
 
 func (m *measure) field(f *ast.Field, page int) extent {
-	if f.Definition == nil || len(f.Name) > 1 && f.Name[:2] == "__" {
-		return extent{fields: 1, depth: 1, cost: 1} // introspection: the schema bounds it, and a rule of gqlparser's its depth
+	if f.Name == "__typename" {
+		return extent{fields: 1, depth: 1, cost: 1}
+	}
+	if strings.HasPrefix(f.Name, "__") || strings.HasPrefix(f.ObjectDefinition.Name, "__") {
+		below := m.selections(f.SelectionSet, 1)
+		e := extent{fields: 1, depth: 1, cost: 1, lists: below.lists, schema: min(below.schema+1, endlessCost)}
+		switch f.Name {
+		case "fields", "interfaces", "possibleTypes", "inputFields":
+			e.lists++
+		}
+		return e
 	}
 	size := 1
 	switch {
@@ -148,7 +169,7 @@ func (m *measure) field(f *ast.Field, page int) extent {
 		weight = objectCost
 	}
 	below := m.selections(f.SelectionSet, m.page(f))
-	return extent{fields: 1, depth: below.depth + 1, cost: min(1+size*(weight-1+below.cost), endlessCost)}
+	return extent{fields: 1, depth: below.depth + 1, cost: min(1+size*(weight-1+below.cost), endlessCost), lists: below.lists, schema: below.schema}
 }
 
 // page is how many edges the field's connection may hold: its `first` or `last`. What is no number there is refused when

@@ -157,13 +157,20 @@ func placesOf(doc *ast.QueryDocument, op *ast.OperationDefinition) map[string][]
 // ruleInputs is the validation rule that finds the faults of a document's literals, in the place of gqlparser's own.
 const ruleInputs = "Inputs"
 
-// validation are the rules that documents are held to. gqlgen changes the result: each call makes its own.
+// validation are the rules that documents are held to. What a bounded document costs with each of them is bounded too: the
+// measure of an operation, which is taken later, holds introspection to its depth. gqlgen changes the result: each call makes its own.
 func validation() *rules.Rules {
 	r := rules.NewDefaultRules()
-	for _, replaced := range []rule{rules.ValuesOfCorrectTypeRule, rules.ProvidedRequiredArgumentsRule, rules.KnownArgumentNamesRule} {
+	for _, replaced := range []rule{
+		rules.ValuesOfCorrectTypeRule, rules.ProvidedRequiredArgumentsRule, rules.KnownArgumentNamesRule,
+		rules.OverlappingFieldsCanBeMergedRule, rules.MaxIntrospectionDepth, rules.KnownTypeNamesRule,
+	} {
 		r.RemoveRule(replaced.Name)
 	}
 	r.AddRule(ruleInputs, inputs)
+	r.AddRule(ruleMerge, mergeable)
+	names := rules.KnownTypeNamesRuleWithoutSuggestions // which are costly, and tell of the schema
+	r.AddRule(names.Name, names.RuleFunc)
 	return r
 }
 

@@ -345,6 +345,9 @@ const cachedAgents = 256
 
 // AgentOfTurn reads an agent for a turn: what it returns is shared, and not to be changed.
 func (s *Store) AgentOfTurn(ctx context.Context, business, id string) (*Agent, error) {
+	if !storable(id) { // it may be of a URL's path
+		return nil, ErrAgentNotFound
+	}
 	var version int64
 	err := s.readRow(ctx, agentVersionSQL, []any{business, id}, &version)
 	if errors.Is(err, sql.ErrNoRows) {

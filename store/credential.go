@@ -144,6 +144,9 @@ func (s *Store) IsLive(ctx context.Context, kind CredentialKind, secret string) 
 	return n > 0, nil
 }
 
+// listedRevoked is how many of the revoked credentials a list shows: it has no pages, and they can be made and revoked all day.
+const listedRevoked = 100
+
 // maxCredentialName is how long a credential's name may be, in characters.
 const maxCredentialName = 100
 
@@ -274,7 +277,10 @@ func (s *Store) AccessTokens(ctx context.Context, business string) ([]*Credentia
 
 func (s *Store) credentials(ctx context.Context, business string, kind CredentialKind) ([]*Credential, error) {
 	list := []*Credential{}
-	err := s.read.NewSelect().Model(&list).Where("business_id = ? AND kind = ?", business, kind).Order("id DESC").Scan(ctx)
+	last := s.read.NewSelect().Model((*Credential)(nil)).Column("id").
+		Where("business_id = ? AND kind = ? AND revoked_at IS NOT NULL", business, kind).Order("revoked_at DESC", "id DESC").Limit(listedRevoked)
+	err := s.read.NewSelect().Model(&list).Where("business_id = ? AND kind = ?", business, kind).
+		Where("revoked_at IS NULL OR id IN (?)", last).Order("id DESC").Scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the credentials of %s: %w", business, err)
 	}

@@ -245,3 +245,39 @@ func TestRetentionRemovesRevokedCredentials(t *testing.T) {
 		}
 	})
 }
+
+func TestListsOfCredentialsAreBounded(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		v := newBusiness(t, s)
+		var first string
+		for i := range 105 {
+			made, err := s.CreateAPIKey(t.Context(), v, "a key")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 { // the oldest, and live
+				first = made.Credential.ID
+				continue
+			}
+			if _, err := s.RevokeAPIKey(t.Context(), v, made.Credential.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		keys, err := s.APIKeys(t.Context(), v.BusinessID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		revoked, live := 0, map[string]bool{}
+		for _, k := range keys {
+			if k.RevokedAt != nil {
+				revoked++
+			} else {
+				live[k.ID] = true
+			}
+		}
+		if revoked != 100 || !live[first] {
+			t.Errorf("%d of 104 revoked keys are listed; the live one: %v", revoked, live[first])
+		}
+	})
+}

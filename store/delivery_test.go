@@ -3,6 +3,7 @@ package store_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -189,6 +190,32 @@ func TestEndpointsAreLimited(t *testing.T) {
 			t.Errorf("the third of two endpoints: %v", err)
 		}
 		if err := s.DeleteEndpoint(t.Context(), v, first.ID); err != nil {
+			t.Fatal(err)
+		}
+		newEndpoint(t, s, v, store.EventTypes...)
+
+		// As many again may be disabled: their list has no pages.
+		disable := func() {
+			t.Helper()
+			all, err := s.Endpoints(t.Context(), v.BusinessID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range all {
+				if _, err := s.UpdateEndpoint(t.Context(), v, p.ID, store.EndpointInput{Status: ptr(store.Disabled)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		disable()
+		last := newEndpoint(t, s, v, store.EventTypes...)
+		newEndpoint(t, s, v, store.EventTypes...)
+		disable()
+		_, _, err = s.CreateEndpoint(t.Context(), v, in)
+		if e, ok := store.AsError(err); !ok || e.Reason != "limit_reached" || !strings.Contains(e.Message, "may have 4 ") {
+			t.Errorf("the fifth of four endpoints: %v", err)
+		}
+		if err := s.DeleteEndpoint(t.Context(), v, last.ID); err != nil {
 			t.Fatal(err)
 		}
 		newEndpoint(t, s, v, store.EventTypes...)

@@ -171,6 +171,9 @@ func (s *Store) CreateEndpoint(_ context.Context, v *Viewer, in EndpointInput) (
 		if err := s.roomForEndpoint(ctx, t, v.BusinessID); err != nil {
 			return err
 		}
+		if err := s.roomForDisabled(ctx, t, v.BusinessID); err != nil {
+			return err
+		}
 		_, err := t.NewInsert().Model(endpoint).Returning("NULL").Exec(ctx)
 		return err
 	})
@@ -215,6 +218,23 @@ func (s *Store) roomForEndpoint(ctx context.Context, t *tx, business string) err
 	}
 	if int(n) >= s.cfg.MaxEndpoints {
 		sentence := fmt.Sprintf("a business may have %d enabled webhook endpoints", s.cfg.MaxEndpoints)
+		return &Error{Code: CodeInvalid, Reason: "limit_reached", Message: sentence}
+	}
+	return nil
+}
+
+// disabledFactor is how many times as many endpoints a business may have as may be enabled. The list of them has no pages: what
+// one query reads of them must be bounded.
+const disabledFactor = 2
+
+// roomForDisabled refuses where the business has left too many endpoints disabled. It holds roomForEndpoint's lock.
+func (s *Store) roomForDisabled(ctx context.Context, t *tx, business string) error {
+	n, err := t.NewSelect().Model((*Endpoint)(nil)).Where("business_id = ? AND deleted_at IS NULL AND agent_id IS NULL", business).Count(ctx)
+	if err != nil {
+		return fmt.Errorf("count the endpoints of %s: %w", business, err)
+	}
+	if most := disabledFactor * s.cfg.MaxEndpoints; int(n) >= most {
+		sentence := fmt.Sprintf("a business may have %d webhook endpoints, with those that are disabled: delete one of these first", most)
 		return &Error{Code: CodeInvalid, Reason: "limit_reached", Message: sentence}
 	}
 	return nil

@@ -87,3 +87,6 @@ func plural(n int) string {
 	}
 	return "s"
 }
+
+// storable says whether PostgreSQL takes a text. What no database holds is no row's id.
+func storable(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }

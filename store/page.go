@@ -63,7 +63,7 @@ func (p PageInput) keyset(q *bun.SelectQuery, column string, o order) (*bun.Sele
 		raw, err := base64.RawURLEncoding.DecodeString(*p.After)
 		id, ok := strings.CutPrefix(string(raw), rowCursor)
 		switch {
-		case err != nil || !ok || strings.ContainsRune(id, 0):
+		case err != nil || !ok || !storable(id):
 			faults = append(faults, valueError("this is not a cursor of this list").Under("after")...)
 		case o == newestFirst:
 			q = q.Where("?TableAlias.? < ?", bun.Ident(column), id)
