@@ -29,10 +29,8 @@ type Config struct {
 }
 
 const (
-	tokens        = 64                     // attempts that are young
-	youth         = 200 * time.Millisecond // an older attempt hands its token back
-	maxBacklog    = 10_000                 // deliveries in memory
-	maxInFlight   = 4096                   // attempts at once, slow ones too, and their outcomes until they are written
+	maxBacklog    = 10_000 // deliveries in memory
+	maxInFlight   = 4096   // attempts at once, slow ones too, and their outcomes until they are written
 	claimEvery    = 500 * time.Millisecond
 	claimedAtOnce = 100 // deliveries an endpoint and claim
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
@@ -65,7 +63,7 @@ type Worker struct {
 	lanes   map[string]*lane
 	ready   []*lane
 	backlog int         // jobs in the queues of all lanes
-	young   []time.Time // when the attempts that hold a token began, oldest first
+	tokens  tokens
 	flying  int
 	letGo   []*store.Job     // to be given back to SQL
 	asked   bool             // the feeder has an ask
@@ -77,7 +75,6 @@ type Worker struct {
 // ended is an attempt that is over.
 type ended struct {
 	job     *store.Job
-	began   time.Time
 	outcome *store.Outcome // nil: nothing is to be recorded
 	cut     bool           // it was not made, or not to its end: it is to be given back
 }
@@ -92,6 +89,7 @@ func New(cfg Config) *Worker {
 		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), fed: make(chan fed, 16),
 		tasks: make(chan task), ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
 		targets: targets{of: map[string]*target{}}, changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
+		tokens: newTokens(),
 	}
 	w.intake = intake{w: w, last: map[string]int64{}}
 	return w
@@ -169,6 +167,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.take(f)
 		case e := <-w.ended:
 			w.attemptEnded(e)
+		case <-w.tokens.freed:
 		case <-ticker.C:
 			w.tidy(time.Now())
 		}
@@ -282,10 +281,7 @@ func (w *Worker) tidy(now time.Time) {
 // dispatch starts attempts, a lane after the other, while there are tokens.
 func (w *Worker) dispatch(ctx context.Context) {
 	now := time.Now()
-	for len(w.young) > 0 && now.Sub(w.young[0]) > youth {
-		w.young = w.young[1:]
-	}
-	for len(w.ready) > 0 && len(w.young) < tokens && w.flying+int(w.unwritten.Load()) < maxInFlight {
+	for len(w.ready) > 0 && w.tokens.left(now) && w.flying+int(w.unwritten.Load()) < maxInFlight {
 		l := w.ready[0]
 		w.ready = w.ready[1:]
 		l.ready = false
@@ -304,8 +300,7 @@ func (w *Worker) dispatch(ctx context.Context) {
 		}
 		l.begin(job, now)
 		w.flying++
-		w.young = append(w.young, now)
-		w.begin(ctx, job, now)
+		w.begin(ctx, job, w.tokens.take(now))
 	}
 }
 
@@ -321,12 +316,6 @@ func (w *Worker) cutShort(l *lane, job *store.Job) {
 
 func (w *Worker) attemptEnded(e ended) {
 	w.flying--
-	for i, began := range w.young { // the token is among the oldest, if it was not handed back
-		if began.Equal(e.began) {
-			w.young = append(w.young[:i], w.young[i+1:]...)
-			break
-		}
-	}
 	l := w.lanes[e.job.EndpointID]
 	l.end(e.job, time.Now())
 	w.makeReady(l)
