@@ -30,7 +30,7 @@ func (w *Worker) sender(ctx context.Context, t task) {
 	idle := time.NewTimer(senderIdle)
 	defer idle.Stop()
 	for open := true; open; {
-		e := w.deliver(t.token.untilWritten(ctx), t.job)
+		e := w.deliver(ctx, t)
 		t.token.giveBack()
 		w.ended <- e
 		idle.Reset(senderIdle)
@@ -48,8 +48,12 @@ func (w *Worker) late(job *store.Job) bool {
 }
 
 // deliver makes one attempt and decides what follows from it.
-func (w *Worker) deliver(ctx context.Context, job *store.Job) ended {
+func (w *Worker) deliver(ctx context.Context, t task) ended {
+	job := t.job
 	waits, err := w.refresh(ctx, job)
+	if err == nil && waits {
+		waits, err = w.document(ctx, job)
+	}
 	if err != nil {
 		w.cfg.Log.Warn("send a delivery: giving it back", "error", err)
 		return ended{job: job, cut: true}
@@ -67,7 +71,7 @@ func (w *Worker) deliver(ctx context.Context, job *store.Job) ended {
 		}
 		return ended{job: job, outcome: outcome}
 	}
-	made, a := w.attempt(ctx, job)
+	made, a := w.attempt(t.token.untilWritten(ctx), job)
 	if a.status == 0 && errors.Is(context.Cause(ctx), errCut) {
 		return ended{job: job, cut: true}
 	}

@@ -60,16 +60,17 @@ type Worker struct {
 	changed map[string]store.Time // when a business's endpoints last changed
 
 	// What follows is the scheduler's alone.
-	lanes   map[string]*lane
-	ready   []*lane
-	backlog int         // jobs in the queues of all lanes
-	tokens  tokens
-	flying  int
-	letGo   []*store.Job     // to be given back to SQL
-	asked   bool             // the feeder has an ask
-	nextAsk time.Time        // when it is next asked for whatever is due
-	failing bool             // the last ask failed
-	parked  map[string]*lane // the lanes that are fed from SQL alone
+	lanes     map[string]*lane
+	ready     []*lane
+	backlog   int       // jobs in the queues of all lanes
+	documents documents // of those
+	tokens    tokens
+	flying    int
+	letGo     []*store.Job     // to be given back to SQL
+	asked     bool             // the feeder has an ask
+	nextAsk   time.Time        // when it is next asked for whatever is due
+	failing   bool             // the last ask failed
+	parked    map[string]*lane // the lanes that are fed from SQL alone
 }
 
 // ended is an attempt that is over.
@@ -89,7 +90,7 @@ func New(cfg Config) *Worker {
 		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), fed: make(chan fed, 16),
 		tasks: make(chan task), ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
 		targets: targets{of: map[string]*target{}}, changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
-		tokens: newTokens(),
+		documents: documents{of: map[string]*shared{}}, tokens: newTokens(),
 	}
 	w.intake = intake{w: w, last: map[string]int64{}}
 	return w
@@ -240,7 +241,16 @@ func (w *Worker) enqueue(l *lane, job *store.Job) {
 		l.add(job)
 	}
 	w.backlog++
+	w.documents.hold(job)
 	w.makeReady(l)
+}
+
+// dequeued counts out what has left its lane's queue.
+func (w *Worker) dequeued(jobs ...*store.Job) {
+	w.backlog -= len(jobs)
+	for _, job := range jobs {
+		w.documents.letGo(job)
+	}
 }
 
 func (w *Worker) makeReady(l *lane) {
@@ -255,19 +265,24 @@ func (w *Worker) makeReady(l *lane) {
 func (w *Worker) tidy(now time.Time) {
 	for endpoint, l := range w.lanes {
 		if !w.holds.open(l.Shard) {
-			w.backlog -= len(l.queue) + len(l.aside)
+			w.dequeued(l.queue...)
+			w.dequeued(l.aside...)
 			l.queue, l.aside = nil, nil
 			clear(l.letGo)
 			w.setParked(l, false)
 		}
-		for _, job := range l.aside { // fresh ones may keep them waiting
-			if w.late(job) {
-				w.letGo = append(w.letGo, job)
+		l.aside = slices.DeleteFunc(l.aside, func(job *store.Job) bool { // fresh ones may keep them waiting
+			late := w.late(job)
+			if late {
+				w.dequeued(job)
+				w.release(job)
 			}
+			return late
+		})
+		if l.stalled(now) {
+			w.documents.drop(l.queue)
+			w.documents.drop(l.aside)
 		}
-		before := len(l.aside)
-		l.aside = slices.DeleteFunc(l.aside, w.late)
-		w.backlog -= before - len(l.aside)
 		switch {
 		case len(l.queue) > 0 && l.choked(now):
 			w.park(l)
@@ -289,7 +304,7 @@ func (w *Worker) dispatch(ctx context.Context) {
 		if job == nil {
 			continue
 		}
-		w.backlog--
+		w.dequeued(job)
 		w.makeReady(l) // it may have more, and stands at the end of the line
 		if w.late(job) {
 			w.cutShort(l, job)
@@ -307,7 +322,7 @@ func (w *Worker) dispatch(ctx context.Context) {
 // cutShort gives back a job that was not sent. Nothing is to overtake it, unless it had no place in the order anyway.
 func (w *Worker) cutShort(l *lane, job *store.Job) {
 	if job.Aside() {
-		w.letGo = append(w.letGo, job)
+		w.release(job)
 		return
 	}
 	w.giveBack(l, job)
@@ -316,6 +331,7 @@ func (w *Worker) cutShort(l *lane, job *store.Job) {
 
 func (w *Worker) attemptEnded(e ended) {
 	w.flying--
+	e.job.Body = nil
 	l := w.lanes[e.job.EndpointID]
 	l.end(e.job, time.Now())
 	w.makeReady(l)
