@@ -561,7 +561,7 @@ func (s *slowToAnswer) RoundTrip(req *http.Request) (*http.Response, error) {
 		s.ended <- struct{}{}
 	}()
 	select {
-	case <-time.After(180 * time.Millisecond): // an attempt is young for 200
+	case <-time.After(120 * time.Millisecond): // an attempt is young for 200
 	case <-req.Context().Done():
 	}
 	return &http.Response{StatusCode: http.StatusNoContent, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
