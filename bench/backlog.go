@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,17 +26,22 @@ type waiters struct {
 	what      string
 	endpoints int
 	down      bool // refuses connections; else it takes each request and never answers
+	alone     bool // each is of a business of its own, with one conversation, which leaves it most of its slots
 	message   string
 }
+
+// aloneChats is how many a business of such an endpoint makes: not enough to fill a queue in memory, which is given back then.
+const aloneChats = 300
 
 // benchBacklog measures the server's memory while 100,000 deliveries wait.
 func benchBacklog(ctx context.Context, r *rig) error {
 	const short = "When are you open on Saturday?"
 	for _, w := range []waiters{
-		{"100 endpoints that hang", endpoints, false, short},
-		{"100 endpoints that hang, with messages of 32,000 characters", endpoints, false, strings.Repeat("ä", 32_000)},
-		{"100 endpoints that are down", endpoints, true, short},
-		{"one endpoint that hangs", 1, false, short},
+		{"100 endpoints that hang", endpoints, false, false, short},
+		{"100 endpoints that hang, with messages of 32,000 characters", endpoints, false, false, strings.Repeat("ä", 32_000)},
+		{"10 endpoints that hang, each for a conversation with messages of 32,000 characters", 10, false, true, strings.Repeat("ä", 32_000)},
+		{"100 endpoints that are down", endpoints, true, false, short},
+		{"one endpoint that hangs", 1, false, false, short},
 	} {
 		if r.short && w.endpoints == 1 {
 			continue // its chats take a minute
@@ -67,13 +73,24 @@ func (r *rig) backlog(ctx context.Context, w waiters) error {
 			return err
 		}
 	}
+	talkers, n, each := slices.Repeat([]business{demo}, chatters), backlog/(ofChat*w.endpoints)+1, ofChat*w.endpoints
+	if w.alone {
+		talkers, n, each = nil, aloneChats*w.endpoints, ofChat
+	}
 	for i := range w.endpoints {
-		if err := s.register(to.urlOf(i), "message.created", "run.finished"); err != nil {
+		b := demo
+		if w.alone {
+			if b, err = s.business(fmt.Sprint("bench ", i)); err != nil {
+				return err
+			}
+			talkers = append(talkers, b)
+		}
+		if err := s.registerAs(b.token, to.urlOf(i), "message.created", "run.finished"); err != nil {
 			return err
 		}
 	}
 	m, began := s.watchMemory(), time.Now()
-	turns, err := s.chats(w.message, backlog/(ofChat*w.endpoints)+1)
+	turns, err := s.chats(talkers, w.message, n)
 	if err != nil {
 		return err
 	}
@@ -81,8 +98,10 @@ func (r *rig) backlog(ctx context.Context, w waiters) error {
 	if err := pause(ctx, watched); err != nil {
 		return err
 	}
-	if err := s.allWait(); err != nil {
-		return err
+	for _, b := range slices.Compact(talkers) {
+		if err := s.allWait(b); err != nil {
+			return err
+		}
 	}
 	waiting := m.peak()
 	if err := s.restart(); err != nil {
@@ -92,24 +111,24 @@ func (r *rig) backlog(ctx context.Context, w waiters) error {
 		return err
 	}
 	fmt.Printf("backlog, %s: %d deliveries wait for %s: at most %.0f MB anonymous, after a restart %.0f (gate %d); while %.0f s of chats made them %.0f\n",
-		r.mode, turns*ofChat*w.endpoints, w.what, waiting/1024, m.peak()/1024, memoryGate, inserted.Seconds(), filling/1024)
+		r.mode, turns*each, w.what, waiting/1024, m.peak()/1024, memoryGate, inserted.Seconds(), filling/1024)
 	return nil
 }
 
-// chats runs so many, as fast as they are answered, or as many as there is time for, and returns how many those were.
-func (s *server) chats(message string, n int) (int, error) {
+// chats runs so many, each talker's one after the other in one session, as fast as they are answered, or as many as there is time for, and returns how many those were.
+func (s *server) chats(talkers []business, message string, n int) (int, error) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: chatters}}
 	defer client.CloseIdleConnections()
 	var begun, made atomic.Int64
 	until := time.Now().Add(insertLimit)
-	failed := make(chan error, chatters)
+	failed := make(chan error, len(talkers))
 	var wg sync.WaitGroup
-	for range chatters {
+	for _, b := range talkers {
 		wg.Go(func() {
 			session := ""
 			for time.Now().Before(until) && begun.Add(1) <= int64(n) {
 				var err error
-				if session, err = say(s.ctx, client, s.url, session, message); err != nil {
+				if session, err = b.say(s.ctx, client, s.url, session, message); err != nil {
 					failed <- err
 					return
 				}
@@ -126,9 +145,9 @@ func (s *server) chats(message string, n int) (int, error) {
 	}
 }
 
-// allWait is an error if anything has come to its end: then fewer wait than were made.
-func (s *server) allWait() error {
-	answer, err := s.post("/graphql", map[string]any{"query": `{ delivered: deliveries(status: DELIVERED, first: 1) { nodes { id } }
+// allWait is an error if anything of a business has come to its end: then fewer wait than were made.
+func (s *server) allWait(b business) error {
+	answer, err := s.postAs(b.token, "/graphql", map[string]any{"query": `{ delivered: deliveries(status: DELIVERED, first: 1) { nodes { id } }
 		failed: deliveries(status: FAILED, first: 1) { nodes { id } } skipped: deliveries(status: SKIPPED, first: 1) { nodes { id } } }`})
 	if err != nil {
 		return err

@@ -135,6 +135,10 @@ func chat(ctx context.Context, client *http.Client, url, session string) (string
 
 // say is a chat with a message of one's own.
 func say(ctx context.Context, client *http.Client, url, session, message string) (string, error) {
+	return demo.say(ctx, client, url, session, message)
+}
+
+func (b business) say(ctx context.Context, client *http.Client, url, session, message string) (string, error) {
 	body := map[string]string{"message": message, "channel": "whatsapp"}
 	if session != "" {
 		body["session_id"] = session
@@ -143,11 +147,11 @@ func say(ctx context.Context, client *http.Client, url, session, message string)
 	if err != nil {
 		return "", err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/agents/demo/chat", bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/agents/"+b.agent+"/chat", bytes.NewReader(raw))
 	if err != nil {
 		return "", err
 	}
-	req.Header = http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}}
+	req.Header = http.Header{"X-Api-Key": {b.key}, "Content-Type": {"application/json"}}
 	res, err := client.Do(req)
 	if err != nil {
 		return "", err

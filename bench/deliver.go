@@ -48,7 +48,7 @@ func benchDeliver(ctx context.Context, r *rig) error {
 }
 
 func (r *rig) deliverParley(ctx context.Context) (rate float64, body []byte, err error) {
-	d, err := r.startDeliveries(ctx, 0)
+	d, err := r.startDeliveries(ctx, 0, 0)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -125,10 +125,12 @@ func postSigned(ctx context.Context, client *http.Client, url string, body []byt
 	return err
 }
 
-// receiver is a customers' server with a path for each endpoint. The first so many take each request and never answer.
+// receiver is a customers' server with a path for each endpoint. The first so many take each request and never answer, or after
+// a while.
 type receiver struct {
 	url     string
 	hanging int
+	answer  time.Duration // theirs, or never
 	came    [endpoints]atomic.Int64
 	arrived atomic.Int64           // at those that answer
 	body    atomic.Pointer[[]byte] // the last one
@@ -151,7 +153,14 @@ func (to *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if i < to.hanging {
-		<-r.Context().Done()
+		var late <-chan time.Time
+		if to.answer > 0 {
+			late = time.After(to.answer)
+		}
+		select {
+		case <-late:
+		case <-r.Context().Done():
+		}
 		return
 	}
 	to.came[i].Add(1)
@@ -202,13 +211,14 @@ type deliveries struct {
 	made atomic.Int64 // for endpoints that answer
 }
 
-func (r *rig) startDeliveries(ctx context.Context, hanging int) (d *deliveries, err error) {
+func (r *rig) startDeliveries(ctx context.Context, hanging int, answer time.Duration) (d *deliveries, err error) {
 	s, err := r.start(ctx)
 	if err != nil {
 		return nil, err
 	}
 	d = &deliveries{server: s}
 	if d.to, err = receive(s.stage, hanging); err == nil {
+		d.to.answer = answer
 		for i := range endpoints {
 			if err = s.register(d.to.urlOf(i), "message.created"); err != nil {
 				break

@@ -176,12 +176,18 @@ func (s *server) complain() {
 
 // register registers a webhook endpoint.
 func (s *server) register(url string, types ...string) error {
-	_, err := s.post("/v1/webhooks", map[string]any{"url": url, "events": types})
+	return s.registerAs(token, url, types...)
+}
+
+func (s *server) registerAs(token, url string, types ...string) error {
+	_, err := s.postAs(token, "/v1/webhooks", map[string]any{"url": url, "events": types})
 	return err
 }
 
 // post sends a document with the access token, and returns the answer.
-func (s *server) post(path string, doc any) ([]byte, error) {
+func (s *server) post(path string, doc any) ([]byte, error) { return s.postAs(token, path, doc) }
+
+func (s *server) postAs(token, path string, doc any) ([]byte, error) {
 	body, err := json.Marshal(doc)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ func (w *Worker) arrived(f fed) {
 // park gives a lane's queue back to SQL, and has it fed from there.
 func (w *Worker) park(l *lane) {
 	w.setParked(l, true)
-	w.backlog -= len(l.queue)
+	w.dequeued(l.queue...)
 	for _, job := range l.queue {
 		w.giveBack(l, job)
 	}
@@ -54,6 +54,11 @@ func (w *Worker) park(l *lane) {
 
 func (w *Worker) giveBack(l *lane, job *store.Job) {
 	l.letGo[job.DeliveryID] = job.Seq
+	w.release(job)
+}
+
+func (w *Worker) release(job *store.Job) {
+	job.Body = nil
 	w.letGo = append(w.letGo, job)
 }
 

@@ -22,7 +22,8 @@
 // # Order and fairness
 //
 // Each endpoint has a lane: at most 8 attempts at once, one for each conversation, the first attempts begun in sequence
-// order. Lanes take turns. Attempts share 64 tokens, but one that lasts longer than 200 ms hands its token back: slow
-// endpoints cost memory, not the others' rate. A lane whose every slot is busy and has finished nothing for 250 ms is parked:
+// order. Lanes take turns. Attempts share 64 tokens, but one whose request is written, or that lasts longer than 200 ms, hands
+// its token back (tokens.go): slow endpoints cost memory, not the others' rate; and little memory, for what waits does so
+// without its document where there is no room for it (documents.go). A lane whose every slot is busy and has finished nothing for 250 ms is parked:
 // its queue is given back to SQL, from which alone it is then fed until SQL has nothing more that is due.
 package webhook

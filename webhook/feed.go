@@ -3,7 +3,6 @@ package webhook
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 
 const (
 	intakeBatch = 200         // entries for which deliveries are read together
-	gapAtOnce   = 1000        // events of a gap read at once
+	gapAtOnce   = 200         // events of a gap read at once, with their documents
 	lookEvery   = time.Second // how often a loss is looked for
 	readAgain   = 250 * time.Millisecond
 )
@@ -370,12 +369,14 @@ func (w *Worker) answer(ctx context.Context, c *claimed) error {
 	return nil
 }
 
-// withDocuments gives the jobs their events' documents: those at hand, the others from SQL.
+// withDocuments gives the jobs their events' documents: those at hand, and of the others, from SQL, those for which there is room.
 func (w *Worker) withDocuments(ctx context.Context, jobs []*store.Job, atHand map[string][]byte) ([]*store.Job, error) {
 	var missing []string
+	seen := map[string]bool{}
 	for _, job := range jobs {
 		if job.Body == nil {
-			if job.Body = atHand[job.EventID]; job.Body == nil {
+			if job.Body = atHand[job.EventID]; job.Body == nil && !seen[job.EventID] {
+				seen[job.EventID] = true
 				missing = append(missing, job.EventID)
 			}
 		}
@@ -383,16 +384,27 @@ func (w *Worker) withDocuments(ctx context.Context, jobs []*store.Job, atHand ma
 	if len(missing) == 0 {
 		return jobs, nil
 	}
-	events, err := w.cfg.Store.EventsByID(ctx, missing)
-	if err != nil {
-		return jobs, err
+	room, read := w.documents.room(), map[string]*store.Event{}
+	for ids := range slices.Chunk(missing, documentsAtOnce) {
+		if room <= 0 {
+			break
+		}
+		events, err := w.cfg.Store.EventsByID(ctx, ids)
+		if err != nil {
+			return jobs, err
+		}
+		for _, id := range ids {
+			read[id] = events[id]
+		}
+		for _, event := range events {
+			room -= len(event.Body)
+		}
 	}
 	out := make([]*store.Job, 0, len(jobs))
 	for _, job := range jobs {
-		if job.Body == nil {
-			event := events[job.EventID]
+		if event, looked := read[job.EventID]; looked && job.Body == nil {
 			if event == nil {
-				w.cfg.Log.Error("a delivery without its event", "delivery", job.DeliveryID, "error", fmt.Errorf("event %s is not in SQL", job.EventID))
+				w.lacksEvent(job)
 				continue
 			}
 			job.Body = event.Body

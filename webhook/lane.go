@@ -118,9 +118,14 @@ func (l *lane) end(job *store.Job, now time.Time) {
 	delete(l.busy, key(job))
 }
 
-// choked says whether every slot is busy and nothing has ended for a while.
+// stalled says whether something is in flight and nothing has ended for a while.
+func (l *lane) stalled(now time.Time) bool {
+	return l.inFlight > 0 && now.Sub(l.moved) > chokedAfter
+}
+
+// choked says whether every slot is busy besides.
 func (l *lane) choked(now time.Time) bool {
-	return l.inFlight >= laneInFlight && now.Sub(l.moved) > chokedAfter
+	return l.inFlight >= laneInFlight && l.stalled(now)
 }
 
 // overtakes says whether a job from SQL comes after one that is still on its way there, and so was not seen by its claim.

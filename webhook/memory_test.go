@@ -1,9 +1,15 @@
 package webhook_test
 
 import (
+	"bytes"
 	"database/sql"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -21,11 +27,11 @@ const (
 // held waits until the worker holds no more than so many deliveries: their leases, in SQL, say which.
 func (w *world) held(dir string, most int) {
 	w.t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "parley.db")+"?_pragma=busy_timeout(5000)")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
+	onDisk(w.t, dir, func(db *sql.DB) { w.heldIn(db, most) })
+}
+
+func (w *world) heldIn(db *sql.DB, most int) {
+	w.t.Helper()
 	deadline := time.After(30 * time.Second)
 	for {
 		var held, waiting int
@@ -43,6 +49,17 @@ func (w *world) held(dir string, most int) {
 			w.t.Fatalf("of %d deliveries that wait the worker holds %d, want %d at most", waiting, held, most)
 		}
 	}
+}
+
+// onDisk opens the database in a folder.
+func onDisk(t *testing.T, dir string, do func(*sql.DB)) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "parley.db")+"?_pragma=busy_timeout(5000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	do(db)
 }
 
 // hang is a receiver that answers nobody before the test ends.
@@ -107,4 +124,126 @@ func (w *world) another() {
 	if w.viewer, err = w.store.Authenticate(w.t.Context(), store.KindAccessToken, made.Token); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// heap is how many bytes the process has in use. Tests that look at it do not run in parallel.
+func heap() int {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+const (
+	heavy       = 1 << 20  // bytes that a document is made longer by
+	heavies     = 70       // of them, so many wait: one claim is for all
+	ofDocuments = 32 << 20 // bytes of documents that the worker holds at most (docs/architecture.md), beside those in flight
+	ofAllElse   = 16 << 20 // bytes of what is in flight, and of all else that has come meanwhile
+)
+
+// heapBelow waits until the process has no more bytes in use.
+func heapBelow(t *testing.T, most int) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		got := heap()
+		if got <= most {
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("%d MB are in use, want %d at most", got>>20, most>>20)
+		}
+	}
+}
+
+// inOrder is a receiver that notes which event of the conversation came, and how long it was, and answers once told to.
+type inOrder struct {
+	*httptest.Server
+	t               *testing.T
+	arrived, answer chan struct{}
+
+	mu   sync.Mutex
+	came []int
+	size int
+}
+
+func newInOrder(t *testing.T) *inOrder {
+	r := &inOrder{t: t, arrived: make(chan struct{}, 10*heavies), answer: make(chan struct{})}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return
+		}
+		_, after, _ := bytes.Cut(body, []byte(`"sequence":`)) // to read all of it as JSON takes long
+		sequence, err := strconv.Atoi(string(after[:bytes.IndexAny(after, ",}")]))
+		if err != nil {
+			t.Error(err)
+		}
+		r.mu.Lock()
+		r.came = append(r.came, sequence)
+		r.size += len(body)
+		r.mu.Unlock()
+		r.arrived <- struct{}{}
+		<-r.answer
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+// gets waits until so many more have come.
+func (r *inOrder) gets(n int) {
+	r.t.Helper()
+	deadline := time.After(time.Minute)
+	for i := range n {
+		select {
+		case <-r.arrived:
+		case <-deadline:
+			r.t.Fatalf("%d of %d have come", i, n)
+		}
+	}
+}
+
+// all is a failure unless so many have come, whole, and in the order of the conversation.
+func (r *inOrder) all(n int) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.came) != n || !slices.IsSorted(r.came) || r.size < heavies*heavy {
+		r.t.Errorf("%d bytes came as %v", r.size, r.came)
+	}
+}
+
+// TestDocumentsAreBounded has one conversation wait for an endpoint that hangs, which leaves most of its slots free: so nothing is
+// choked, and the queue stays in memory. Of its documents only those do for which there is room, and none once the endpoint has
+// not answered for a while; and all come, in order, when it does.
+func TestDocumentsAreBounded(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	dir := t.TempDir()
+	w := newWorld(t, dir, func(c *webhook.Config) { c.Timeout, c.Drain = time.Hour, 0 })
+	slow := newInOrder(t)
+	answer := sync.OnceFunc(func() { close(slow.answer) })
+	t.Cleanup(answer)
+	w.endpoint(slow.URL, store.MessageCreated)
+	session := ""
+	for range heavies / 2 {
+		session = w.turn(session)
+	}
+	slow.gets(1)
+	w.stop()
+	onDisk(t, dir, func(db *sql.DB) {
+		if _, err := db.ExecContext(t.Context(), "UPDATE events SET body = CAST(body || printf('%*s', ?, '') AS BLOB)", heavy); err != nil {
+			t.Fatal(err)
+		}
+	})
+	before := heap()
+	newWorld(t, dir, func(c *webhook.Config) { c.Timeout = time.Hour })
+	slow.gets(1)
+	if got := heap() - before; got > ofDocuments+ofAllElse {
+		t.Errorf("the worker holds %d MB", got>>20)
+	}
+	heapBelow(t, before+ofAllElse)
+	answer()
+	slow.gets(heavies - 1)
+	slow.all(heavies + 1) // the first one was cut off
 }

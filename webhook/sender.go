@@ -12,13 +12,13 @@ import (
 // task is an attempt to be made.
 type task struct {
 	job   *store.Job
-	began time.Time
+	token *token
 }
 
 // begin has a sender make the attempt: one that is idle, or a new one. Senders are kept, for their stacks have grown to what an
 // attempt needs.
-func (w *Worker) begin(ctx context.Context, job *store.Job, now time.Time) {
-	t := task{job, now}
+func (w *Worker) begin(ctx context.Context, job *store.Job, held *token) {
+	t := task{job, held}
 	select {
 	case w.tasks <- t:
 	default:
@@ -30,7 +30,9 @@ func (w *Worker) sender(ctx context.Context, t task) {
 	idle := time.NewTimer(senderIdle)
 	defer idle.Stop()
 	for open := true; open; {
-		w.ended <- w.deliver(ctx, t.job, t.began)
+		e := w.deliver(ctx, t)
+		t.token.giveBack()
+		w.ended <- e
 		idle.Reset(senderIdle)
 		select {
 		case t, open = <-w.tasks:
@@ -46,28 +48,32 @@ func (w *Worker) late(job *store.Job) bool {
 }
 
 // deliver makes one attempt and decides what follows from it.
-func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) ended {
+func (w *Worker) deliver(ctx context.Context, t task) ended {
+	job := t.job
 	waits, err := w.refresh(ctx, job)
+	if err == nil && waits {
+		waits, err = w.document(ctx, job)
+	}
 	if err != nil {
 		w.cfg.Log.Warn("send a delivery: giving it back", "error", err)
-		return ended{job: job, began: began, cut: true}
+		return ended{job: job, cut: true}
 	}
 	if !waits {
-		return ended{job: job, began: began}
+		return ended{job: job}
 	}
 	if w.late(job) { // reading took long
-		return ended{job: job, began: began, cut: true}
+		return ended{job: job, cut: true}
 	}
 	if job.EndpointStatus == store.Disabled && job.Trigger != store.TriggerTest {
 		outcome := &store.Outcome{Job: job, Status: store.Skipped}
 		if job.Attempts > 0 {
 			outcome.Status = store.Failed
 		}
-		return ended{job: job, began: began, outcome: outcome}
+		return ended{job: job, outcome: outcome}
 	}
-	made, a := w.attempt(ctx, job)
+	made, a := w.attempt(t.token.untilWritten(ctx), job)
 	if a.status == 0 && errors.Is(context.Cause(ctx), errCut) {
-		return ended{job: job, began: began, cut: true}
+		return ended{job: job, cut: true}
 	}
 	v := w.cfg.Policy.of(job.Trigger).decide(made.Number-job.Base, a, rand.Float64())
 	if job.Trigger == store.TriggerTest {
@@ -81,5 +87,5 @@ func (w *Worker) deliver(ctx context.Context, job *store.Job, began time.Time) e
 		next := w.cfg.Store.Now().Add(v.delay)
 		outcome.Next, made.NextAttemptAt = &next, &next
 	}
-	return ended{job: job, began: began, outcome: outcome}
+	return ended{job: job, outcome: outcome}
 }

@@ -29,10 +29,8 @@ type Config struct {
 }
 
 const (
-	tokens        = 64                     // attempts that are young
-	youth         = 200 * time.Millisecond // an older attempt hands its token back
-	maxBacklog    = 10_000                 // deliveries in memory
-	maxInFlight   = 4096                   // attempts at once, slow ones too, and their outcomes until they are written
+	maxBacklog    = 10_000 // deliveries in memory
+	maxInFlight   = 4096   // attempts at once, slow ones too, and their outcomes until they are written
 	claimEvery    = 500 * time.Millisecond
 	claimedAtOnce = 100 // deliveries an endpoint and claim
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
@@ -62,22 +60,22 @@ type Worker struct {
 	changed map[string]store.Time // when a business's endpoints last changed
 
 	// What follows is the scheduler's alone.
-	lanes   map[string]*lane
-	ready   []*lane
-	backlog int         // jobs in the queues of all lanes
-	young   []time.Time // when the attempts that hold a token began, oldest first
-	flying  int
-	letGo   []*store.Job     // to be given back to SQL
-	asked   bool             // the feeder has an ask
-	nextAsk time.Time        // when it is next asked for whatever is due
-	failing bool             // the last ask failed
-	parked  map[string]*lane // the lanes that are fed from SQL alone
+	lanes     map[string]*lane
+	ready     []*lane
+	backlog   int       // jobs in the queues of all lanes
+	documents documents // of those
+	tokens    tokens
+	flying    int
+	letGo     []*store.Job     // to be given back to SQL
+	asked     bool             // the feeder has an ask
+	nextAsk   time.Time        // when it is next asked for whatever is due
+	failing   bool             // the last ask failed
+	parked    map[string]*lane // the lanes that are fed from SQL alone
 }
 
 // ended is an attempt that is over.
 type ended struct {
 	job     *store.Job
-	began   time.Time
 	outcome *store.Outcome // nil: nothing is to be recorded
 	cut     bool           // it was not made, or not to its end: it is to be given back
 }
@@ -92,6 +90,7 @@ func New(cfg Config) *Worker {
 		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), fed: make(chan fed, 16),
 		tasks: make(chan task), ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
 		targets: targets{of: map[string]*target{}}, changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
+		documents: documents{of: map[string]*shared{}}, tokens: newTokens(),
 	}
 	w.intake = intake{w: w, last: map[string]int64{}}
 	return w
@@ -169,6 +168,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.take(f)
 		case e := <-w.ended:
 			w.attemptEnded(e)
+		case <-w.tokens.freed:
 		case <-ticker.C:
 			w.tidy(time.Now())
 		}
@@ -241,7 +241,16 @@ func (w *Worker) enqueue(l *lane, job *store.Job) {
 		l.add(job)
 	}
 	w.backlog++
+	w.documents.hold(job)
 	w.makeReady(l)
+}
+
+// dequeued counts out what has left its lane's queue.
+func (w *Worker) dequeued(jobs ...*store.Job) {
+	w.backlog -= len(jobs)
+	for _, job := range jobs {
+		w.documents.letGo(job)
+	}
 }
 
 func (w *Worker) makeReady(l *lane) {
@@ -256,19 +265,24 @@ func (w *Worker) makeReady(l *lane) {
 func (w *Worker) tidy(now time.Time) {
 	for endpoint, l := range w.lanes {
 		if !w.holds.open(l.Shard) {
-			w.backlog -= len(l.queue) + len(l.aside)
+			w.dequeued(l.queue...)
+			w.dequeued(l.aside...)
 			l.queue, l.aside = nil, nil
 			clear(l.letGo)
 			w.setParked(l, false)
 		}
-		for _, job := range l.aside { // fresh ones may keep them waiting
-			if w.late(job) {
-				w.letGo = append(w.letGo, job)
+		l.aside = slices.DeleteFunc(l.aside, func(job *store.Job) bool { // fresh ones may keep them waiting
+			late := w.late(job)
+			if late {
+				w.dequeued(job)
+				w.release(job)
 			}
+			return late
+		})
+		if l.stalled(now) {
+			w.documents.drop(l.queue)
+			w.documents.drop(l.aside)
 		}
-		before := len(l.aside)
-		l.aside = slices.DeleteFunc(l.aside, w.late)
-		w.backlog -= before - len(l.aside)
 		switch {
 		case len(l.queue) > 0 && l.choked(now):
 			w.park(l)
@@ -282,10 +296,7 @@ func (w *Worker) tidy(now time.Time) {
 // dispatch starts attempts, a lane after the other, while there are tokens.
 func (w *Worker) dispatch(ctx context.Context) {
 	now := time.Now()
-	for len(w.young) > 0 && now.Sub(w.young[0]) > youth {
-		w.young = w.young[1:]
-	}
-	for len(w.ready) > 0 && len(w.young) < tokens && w.flying+int(w.unwritten.Load()) < maxInFlight {
+	for len(w.ready) > 0 && w.tokens.left(now) && w.flying+int(w.unwritten.Load()) < maxInFlight {
 		l := w.ready[0]
 		w.ready = w.ready[1:]
 		l.ready = false
@@ -293,7 +304,7 @@ func (w *Worker) dispatch(ctx context.Context) {
 		if job == nil {
 			continue
 		}
-		w.backlog--
+		w.dequeued(job)
 		w.makeReady(l) // it may have more, and stands at the end of the line
 		if w.late(job) {
 			w.cutShort(l, job)
@@ -304,15 +315,14 @@ func (w *Worker) dispatch(ctx context.Context) {
 		}
 		l.begin(job, now)
 		w.flying++
-		w.young = append(w.young, now)
-		w.begin(ctx, job, now)
+		w.begin(ctx, job, w.tokens.take(now))
 	}
 }
 
 // cutShort gives back a job that was not sent. Nothing is to overtake it, unless it had no place in the order anyway.
 func (w *Worker) cutShort(l *lane, job *store.Job) {
 	if job.Aside() {
-		w.letGo = append(w.letGo, job)
+		w.release(job)
 		return
 	}
 	w.giveBack(l, job)
@@ -321,12 +331,7 @@ func (w *Worker) cutShort(l *lane, job *store.Job) {
 
 func (w *Worker) attemptEnded(e ended) {
 	w.flying--
-	for i, began := range w.young { // the token is among the oldest, if it was not handed back
-		if began.Equal(e.began) {
-			w.young = append(w.young[:i], w.young[i+1:]...)
-			break
-		}
-	}
+	e.job.Body = nil
 	l := w.lanes[e.job.EndpointID]
 	l.end(e.job, time.Now())
 	w.makeReady(l)

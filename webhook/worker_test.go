@@ -7,10 +7,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -533,5 +535,59 @@ func TestDisablingEndsWhatWaits(t *testing.T) {
 	got := count(w.await(p.ID, func(all []*store.Delivery) bool { return count(all)[store.Delivered] >= 8 }))
 	if got[store.Delivered] != 8 || got[store.Skipped] != n-8 || len(r.got()) != 8 {
 		t.Errorf("%v, and %d requests", got, len(r.got()))
+	}
+}
+
+// slowToAnswer is a transport that has written each request at once, and its answer after a while. It costs next to no time
+// itself, and tells when as many as wanted wait at once.
+type slowToAnswer struct {
+	wanted  int64
+	waiting atomic.Int64
+	came    chan struct{} // closed once they do
+	ended   chan struct{}
+	once    sync.Once
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *slowToAnswer) RoundTrip(req *http.Request) (*http.Response, error) {
+	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil && trace.WroteRequest != nil {
+		trace.WroteRequest(httptrace.WroteRequestInfo{})
+	}
+	if s.waiting.Add(1) == s.wanted {
+		s.once.Do(func() { close(s.came) })
+	}
+	defer func() {
+		s.waiting.Add(-1)
+		s.ended <- struct{}{}
+	}()
+	select {
+	case <-time.After(120 * time.Millisecond): // an attempt is young for 200
+	case <-req.Context().Done():
+	}
+	return &http.Response{StatusCode: http.StatusNoContent, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
+}
+
+// TestSlowAnswersTakeNoTurns has 80 endpoints take their time to answer, but less than makes an attempt old: more of them wait for
+// their answers at once than there are tokens, for to wait takes none. On a busy machine that takes more than one try.
+func TestSlowAnswersTakeNoTurns(t *testing.T) {
+	t.Parallel()
+	s := &slowToAnswer{wanted: 72, came: make(chan struct{}), ended: make(chan struct{}, 1000)}
+	w := newWorld(t, t.TempDir(), func(cfg *webhook.Config) { cfg.Client, cfg.Timeout = &http.Client{Transport: s}, 30*time.Second })
+	const slow = 80
+	for range slow {
+		w.endpoint("http://127.0.0.1/hook", store.RunFinished)
+	}
+	deadline := time.After(30 * time.Second)
+	for {
+		w.turn("")
+		for range slow {
+			select {
+			case <-s.came:
+				return
+			case <-s.ended:
+			case <-deadline:
+				t.Fatalf("there were never %d attempts at once", s.wanted)
+			}
+		}
 	}
 }
