@@ -16,6 +16,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"parley/egress"
 	"parley/store"
 	"parley/webhook"
 )
@@ -118,6 +119,10 @@ func TestHostileReceivers(t *testing.T) {
 		"a lying length":    {say("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort"), store.Delivered, "", 5},
 		"not UTF-8":         {say("HTTP/1.1 400 No\r\nContent-Length: 6\r\n\r\n\xff\xfea\x00b\xc3"), store.Failed, "http_400", 2},
 		"closed at once":    {func(net.Conn) {}, store.Failed, "connection_reset", 0},
+		"another protocol": {func(conn net.Conn) {
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+			_, _ = conn.Read(make([]byte, 1))
+		}, store.Failed, "http_101", 0},
 		"TLS on plain HTTP": {say("\x15\x03\x01\x00\x02\x02\x28"), store.Failed, "protocol", 0},
 	}
 	endpoints := map[string]*store.Endpoint{}
@@ -162,7 +167,7 @@ func TestReceiversThatNeverTakePart(t *testing.T) {
 	const timeout = time.Second
 	w := newWorld(t, t.TempDir(), func(c *webhook.Config) {
 		c.Timeout, c.Policy.Retries = timeout, 0
-		c.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // its own server
+		c.Client.Transport.(egress.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // its own server
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -249,7 +254,7 @@ func TestAttemptsSayWhereTheirTimeWent(t *testing.T) {
 	t.Cleanup(server.Close)
 	w := newWorld(t, t.TempDir(), func(c *webhook.Config) {
 		c.Policy.Retries, c.Timeout = 1, 10*time.Second
-		transport := c.Client.Transport.(*http.Transport)
+		transport := c.Client.Transport.(egress.Transport)
 		transport.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 		transport.TLSClientConfig.ServerName = "example.com"
 	})
