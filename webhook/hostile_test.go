@@ -114,11 +114,11 @@ func TestHostileReceivers(t *testing.T) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n")
 			endlessly(conn, "X-A: b\r\n", 0, nil)
 		}, store.Failed, "header_too_large", 0},
-		"endless interims":  {func(conn net.Conn) { endlessly(conn, "HTTP/1.1 103 Early Hints\r\n\r\n", 0, nil) }, store.Failed, "", 0},
-		"not HTTP":          {say("SSH-2.0-OpenSSH_9.9\r\n\r\n"), store.Failed, "protocol", 0},
-		"a lying length":    {say("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort"), store.Delivered, "", 5},
-		"not UTF-8":         {say("HTTP/1.1 400 No\r\nContent-Length: 6\r\n\r\n\xff\xfea\x00b\xc3"), store.Failed, "http_400", 2},
-		"closed at once":    {func(net.Conn) {}, store.Failed, "connection_reset", 0},
+		"endless interims": {func(conn net.Conn) { endlessly(conn, "HTTP/1.1 103 Early Hints\r\n\r\n", 0, nil) }, store.Failed, "", 0},
+		"not HTTP":         {say("SSH-2.0-OpenSSH_9.9\r\n\r\n"), store.Failed, "protocol", 0},
+		"a lying length":   {say("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort"), store.Delivered, "", 5},
+		"not UTF-8":        {say("HTTP/1.1 400 No\r\nContent-Length: 6\r\n\r\n\xff\xfea\x00b\xc3"), store.Failed, "http_400", 2},
+		"closed at once":   {func(net.Conn) {}, store.Failed, "connection_reset", 0},
 		"another protocol": {func(conn net.Conn) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
 			_, _ = conn.Read(make([]byte, 1))

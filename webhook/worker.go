@@ -50,6 +50,7 @@ type Worker struct {
 	asks      chan ask
 	takes     chan int      // shards to be taken
 	pokes     chan struct{} // something was made due: one waits at most
+	replays   chan struct{} // a replay may go on: likewise
 	fed       chan fed
 	tasks     chan task // to senders that are idle
 	ended     chan ended
@@ -89,7 +90,7 @@ func New(cfg Config) *Worker {
 	}
 	w := &Worker{
 		cfg: cfg, replica: uuid.NewString(), holds: holds{shared: cfg.Store.Shared(), of: map[int]*hold{}},
-		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), fed: make(chan fed, 16),
+		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), replays: make(chan struct{}, 1), fed: make(chan fed, 16),
 		tasks: make(chan task), ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
 		targets: targets{of: map[string]*target{}}, changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
 	}
@@ -119,15 +120,8 @@ func (w *Worker) Changed(business string) {
 		}
 	}
 	w.changed[business] = now
-	w.poke()
-}
-
-// poke has the feeder look at once for what was made due.
-func (w *Worker) poke() {
-	select {
-	case w.pokes <- struct{}{}:
-	default:
-	}
+	nudge(w.pokes)
+	nudge(w.replays)
 }
 
 func (w *Worker) changedAt(business string) store.Time {
@@ -142,6 +136,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { w.feed(ctx) })
 	helpers.Go(func() { w.renew(ctx) })
+	helpers.Go(func() { w.replay(ctx) })
 	recording, endRecording := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRecording()
 	recorded := make(chan struct{})
@@ -161,12 +156,18 @@ func (w *Worker) Run(ctx context.Context) error {
 		if w.due(time.Now()) {
 			send, next = w.asks, w.ask(time.Now())
 		}
+		pokes := w.pokes
+		if w.asked { // what was made due meanwhile is asked for after this
+			pokes = nil
+		}
 		select {
 		case <-ctx.Done():
 		case send <- next:
 			w.asked, w.letGo = true, nil
 		case f := <-w.fed:
 			w.take(f)
+		case <-pokes:
+			w.nextAsk = time.Time{}
 		case e := <-w.ended:
 			w.attemptEnded(e)
 		case <-ticker.C:
