@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -211,7 +212,7 @@ func TestReceiversThatNeverTakePart(t *testing.T) {
 	}{
 		"the request is never read":   {"http://" + listener.Addr().String(), "timeout", store.Failed},
 		"the handshake is never read": {"https://" + listener.Addr().String(), "timeout", store.Failed},
-		"HTTP/2: reset":               {two("/reset"), "protocol", store.Failed},
+		"HTTP/2: reset":               {two("/reset"), "connection_reset", store.Failed},
 		"HTTP/2: a body that is cut":  {two("/cut"), "http_418", store.Failed},
 		"HTTP/2: oversized header":    {two("/header"), "protocol", store.Failed},
 		"HTTP/2: silence":             {two("/hang"), "timeout", store.Failed},
@@ -275,5 +276,52 @@ func TestAttemptsSayWhereTheirTimeWent(t *testing.T) {
 	}
 	if second.DNSMs != nil || second.ConnectMs != nil || second.TLSMs != nil || second.FirstByteMs == nil || second.RemoteAddress == nil || second.NextAttemptAt != nil {
 		t.Errorf("the second attempt, on the same connection: %+v", second)
+	}
+}
+
+// TestADialThatWasNotNeeded: an attempt that dials gets another one's connection, and its dial ends before its answer comes. That is
+// no time of the attempt's.
+func TestADialThatWasNotNeeded(t *testing.T) {
+	t.Parallel()
+	var dials, requests atomic.Int32
+	dialling, dial, dialled := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	w := newWorld(t, t.TempDir(), func(c *webhook.Config) {
+		c.Timeout = 20 * time.Second
+		transport := c.Client.Transport.(egress.Transport)
+		inner := transport.DialContext
+		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if dials.Add(1) != 2 {
+				return inner(ctx, network, addr)
+			}
+			close(dialling)
+			<-dial
+			defer close(dialled)
+			return inner(ctx, network, addr)
+		}
+	})
+	r := newReceiver(t, func(http.ResponseWriter, *http.Request) {
+		if requests.Add(1) == 1 {
+			<-dialling // and the connection is free
+			return
+		}
+		close(dial)
+		<-dialled
+	})
+	p, _ := w.endpoint(r.URL, store.RunFinished)
+	w.turn("")
+	w.turn("")
+	all := w.settled(p.ID, 2)
+	made, err := w.store.AttemptsOf(t.Context(), []string{all[0].ID, all[1].ID})
+	if err != nil || len(made) != 2 || dials.Load() != 2 {
+		t.Fatal(made, err, dials.Load())
+	}
+	connects := 0
+	for _, d := range all {
+		if a := made[d.ID][0]; a.ConnectMs != nil {
+			connects++
+		}
+	}
+	if connects != 1 {
+		t.Errorf("%d of two attempts on one connection made it", connects)
 	}
 }
