@@ -303,6 +303,12 @@ type heldLease struct {
 	Until Time   `bun:"lease_until,type:bigint"`
 }
 
+// dueAgainSQL is when a delivery that is given back, untried, is due: in its place among those that wait. One that was never tried in
+// its turn has none but its sequence. Those of a replay are due at one instant, the replay's, and so in their sequence. All else
+// is due since its last attempt, or since it was to be sent again.
+const dueAgainSQL = `CASE WHEN delivery.attempts = 0 AND delivery.trigger_name = 'automatic' THEN 0
+	ELSE COALESCE((SELECT replays.created_at FROM replays WHERE replays.id = delivery.replay_id), delivery.updated_at) END`
+
 // Release gives leased deliveries back to SQL, untried: they keep their place. Of a job whose lease is over, and which was claimed
 // again since or has ended, nothing is given back.
 func (s *Store) Release(_ context.Context, jobs []*Job) error {
@@ -321,7 +327,7 @@ func (s *Store) Release(_ context.Context, jobs []*Job) error {
 			return nil
 		}
 		_, err = t.NewUpdate().With("held", t.NewValues(&leases)).Model((*Delivery)(nil)).TableExpr("held").Set("leased = ?", false).
-			Set("next_attempt_at = CASE WHEN delivery.attempts = 0 AND delivery.trigger_name = ? THEN 0 ELSE delivery.created_at END", TriggerAutomatic).
+			Set("next_attempt_at = " + dueAgainSQL).
 			Where("delivery.id = held.delivery_id AND delivery.leased AND delivery.next_attempt_at = held.lease_until").Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("release %d deliveries: %w", len(leases), err)

@@ -277,7 +277,8 @@ func (s *Store) step(ctx context.Context, r *Replay, hold Hold, window int) (due
 	return due, upTo < r.LastSeq, nil
 }
 
-// makeDue makes deliveries of a replay due, and makes those that there are none of yet.
+// makeDue makes deliveries of a replay due, and makes those that there are none of yet. They are due at one instant, the replay's:
+// then it is by their sequence that they are claimed, also those that were given back meanwhile.
 func (s *Store) makeDue(ctx context.Context, t *tx, r *Replay, next []*replayed) ([]string, error) {
 	if len(next) == 0 {
 		return nil, nil
@@ -310,14 +311,14 @@ func (s *Store) makeDue(ctx context.Context, t *tx, r *Replay, next []*replayed)
 			about := &Event{ID: e.EventID, ConversationID: e.ConversationID, SessionID: e.SessionID}
 			fresh = append(fresh, &Delivery{
 				ID: newID("dlv"), BusinessID: r.BusinessID, EndpointID: r.EndpointID, EventID: e.EventID, Seq: e.Seq, Lane: about.Lane(),
-				Status: Pending, Trigger: TriggerReplay, ReplayID: &r.ID, NextAttemptAt: &t.now, CreatedAt: t.now, UpdatedAt: t.now,
+				Status: Pending, Trigger: TriggerReplay, ReplayID: &r.ID, NextAttemptAt: &r.CreatedAt, CreatedAt: t.now, UpdatedAt: t.now,
 			})
 		}
 	}
 	var due []string
 	if len(again) > 0 {
 		q := t.NewUpdate().Model((*Delivery)(nil)).Set("trigger_name = ?, replay_id = ?, base = attempts", TriggerReplay, r.ID).
-			Set("leased = ?, next_attempt_at = ?, updated_at = ?", false, t.now, t.now).
+			Set("leased = ?, next_attempt_at = ?, updated_at = ?", false, r.CreatedAt, t.now).
 			Set("status = CASE WHEN status = ? THEN status WHEN attempts = 0 THEN ? ELSE ? END", Delivered, Pending, Retrying).
 			Where("id IN (?) AND next_attempt_at IS NULL", bun.List(again)).Returning("id")
 		if r.FailedOnly {

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -63,6 +64,81 @@ func TestReplayReadsLittle(t *testing.T) {
 			if s.until-s.after > 5_000 {
 				t.Errorf("the events %+v were read at once", s)
 			}
+		}
+	})
+}
+
+// TestReplayKeepsItsOrderInSQL: whatever is given back, and however few are claimed at once, a replay's deliveries are claimed in
+// their sequence: those that are as old as their events, those that the replay made, and those of its next step.
+func TestReplayKeepsItsOrderInSQL(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		b := newBench(t, open, nil)
+		since := store.Now()
+		for range 3 { // of these there are no deliveries to the endpoint that is replayed to
+			b.end(store.Delivered, nil, b.event())
+		}
+		young := newEndpoint(t, b.s, b.v, store.RunFinished)
+		claim := func(limit int) []*store.Job {
+			t.Helper()
+			jobs, err := b.s.Claim(t.Context(), []store.Wanted{{EndpointID: young.ID, Limit: limit, UpTo: 1000, Hold: b.hold()}}, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return jobs
+		}
+		for range 5 {
+			b.end(store.Delivered, nil, b.event())
+			b.end(store.Delivered, nil, claim(100)...)
+		}
+		if _, err := b.s.ReplayEvents(t.Context(), b.v, store.ReplayInput{EndpointID: young.ID, Since: since, FailedOnly: ptr(false)}); err != nil {
+			t.Fatal(err)
+		}
+		advance := func() {
+			t.Helper()
+			if _, err := b.s.AdvanceReplays(t.Context(), []store.Hold{b.hold()}, 6); err != nil {
+				t.Fatal(err)
+			}
+		}
+		release := func(jobs []*store.Job, n int) {
+			t.Helper()
+			if len(jobs) != n {
+				t.Fatalf("claimed %d, want %d", len(jobs), n)
+			}
+			if err := b.s.Release(t.Context(), jobs); err != nil {
+				t.Fatal(err)
+			}
+		}
+		advance()
+		release(claim(100), 6)
+		b.end(store.Delivered, nil, claim(8)...)
+		advance()
+		release(claim(4), 2)
+		if b.s.Shared() { // and so it is for another holder
+			claim(4)
+			if err := b.s.GiveShards(t.Context(), []store.Hold{b.hold()}); err != nil {
+				t.Fatal(err)
+			}
+			taken, err := b.s.TakeShards(t.Context(), "another", store.Shards)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, h := range taken {
+				b.holds[h.Shard] = h
+			}
+		}
+		var got []int64
+		for {
+			jobs := claim(4)
+			if len(jobs) == 0 {
+				break
+			}
+			for _, j := range jobs {
+				got = append(got, j.Seq)
+			}
+			b.end(store.Delivered, nil, jobs...)
+		}
+		if len(got) != 5 || !slices.IsSorted(got) || got[0] != 4*3 {
+			t.Errorf("after the first three came %v", got)
 		}
 	})
 }

@@ -53,8 +53,21 @@ func (w *Worker) park(l *lane) {
 }
 
 func (w *Worker) giveBack(l *lane, job *store.Job) {
-	l.letGo[job.DeliveryID] = job.Seq
+	l.letGo[job.DeliveryID] = job
 	w.letGo = append(w.letGo, job)
+}
+
+// giveAsideBack gives back a job that is out of its turn. Of a replay all go that wait here: they would overtake it.
+func (w *Worker) giveAsideBack(l *lane, job *store.Job) {
+	if job.ReplayID == nil {
+		w.letGo = append(w.letGo, job)
+		return
+	}
+	w.giveBack(l, job)
+	for _, later := range l.takeReplay(job) {
+		w.backlog--
+		w.giveBack(l, later)
+	}
 }
 
 // due says whether the feeder is to be asked: each half second, and as soon as a lane that is fed from SQL runs dry.
@@ -119,7 +132,7 @@ func (w *Worker) claimedJobs(c *claimed, now time.Time) {
 			if !job.Aside() {
 				n++
 			}
-			if job.Fresh() && l.overtakes(job) {
+			if l.overtakes(job) {
 				w.giveBack(l, job)
 			} else {
 				w.enqueue(l, job)

@@ -4,9 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
+	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"parley/store"
 	"parley/webhook"
@@ -56,5 +60,45 @@ func TestReplaysHoldUpNothing(t *testing.T) {
 	w.turn("")
 	if d := w.settled(p.ID, 1)[0]; d.Status != store.Delivered {
 		t.Errorf("a fresh delivery is %s", d.Status)
+	}
+}
+
+// TestReplayThatWaitsKeepsItsOrder: a receiver is so slow that a replay's deliveries wait in memory for too long, and go back to SQL
+// while later ones are still there. What comes, comes in order.
+func TestReplayThatWaitsKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, t.TempDir(), nil)
+	var slow atomic.Bool
+	r := newReceiver(t, func(http.ResponseWriter, *http.Request) {
+		if slow.Load() {
+			<-time.After(300 * time.Millisecond) // 7 s in memory are too long with a deadline of 2 s
+		}
+	})
+	p, _ := w.endpoint(r.URL, store.RunFinished)
+	begun := store.Now()
+	const n = 40
+	session := ""
+	for range n {
+		session = w.turn(session)
+	}
+	var want, got []string
+	for _, d := range w.settled(p.ID, n) {
+		want = append(want, d.EventID)
+	}
+	slow.Store(true)
+	before := len(r.got())
+	if _, err := w.store.ReplayEvents(t.Context(), w.viewer, store.ReplayInput{EndpointID: p.ID, Since: begun, FailedOnly: new(bool)}); err != nil {
+		t.Fatal(err)
+	}
+	w.await(p.ID, func(all []*store.Delivery) bool {
+		return !slices.ContainsFunc(all, func(d *store.Delivery) bool { return d.Attempts < 2 })
+	})
+	for _, req := range r.got()[before:] {
+		if id := req.header.Get("Webhook-Id"); !slices.Contains(got, id) { // else it is a retry
+			got = append(got, id)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the replay came as\n%v, want\n%v", got, want)
 	}
 }

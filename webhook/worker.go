@@ -262,14 +262,12 @@ func (w *Worker) tidy(now time.Time) {
 			clear(l.letGo)
 			w.setParked(l, false)
 		}
-		for _, job := range l.aside { // fresh ones may keep them waiting
-			if w.late(job) {
-				w.letGo = append(w.letGo, job)
-			}
+		for i := slices.IndexFunc(l.aside, w.late); i >= 0; i = slices.IndexFunc(l.aside, w.late) { // fresh ones may keep them waiting
+			job := l.aside[i]
+			l.aside = slices.Delete(l.aside, i, i+1)
+			w.backlog--
+			w.giveAsideBack(l, job)
 		}
-		before := len(l.aside)
-		l.aside = slices.DeleteFunc(l.aside, w.late)
-		w.backlog -= before - len(l.aside)
 		switch {
 		case len(l.queue) > 0 && l.choked(now):
 			w.park(l)
@@ -310,10 +308,10 @@ func (w *Worker) dispatch(ctx context.Context) {
 	}
 }
 
-// cutShort gives back a job that was not sent. Nothing is to overtake it, unless it had no place in the order anyway.
+// cutShort gives back a job that was not sent. Nothing is to overtake it, unless it has no place in the order anyway.
 func (w *Worker) cutShort(l *lane, job *store.Job) {
 	if job.Aside() {
-		w.letGo = append(w.letGo, job)
+		w.giveAsideBack(l, job)
 		return
 	}
 	w.giveBack(l, job)
