@@ -204,6 +204,7 @@ func (s *Store) AdvanceReplays(ctx context.Context, holds []Hold, window int) (m
 const (
 	replaysAtOnce = 4     // that are gone on with: their commits are one
 	replayStep    = 5_000 // events of a replay that are looked at in one reading
+	replayRetries = 1_000 // that may wait until the replay does: a receiver that refuses some holds it up for no time, and one that refuses all until it is well
 )
 
 // advance goes on with a replay until it has made something due, or there is nothing left to do now.
@@ -217,8 +218,11 @@ func (s *Store) advance(ctx context.Context, r *Replay, hold Hold, window int) (
 // step reads what is next and makes it due, if nobody has gone on with the replay meanwhile. It looks at few events: among a
 // million there may be none for this endpoint. On says whether there are more to be looked at.
 func (s *Store) step(ctx context.Context, r *Replay, hold Hold, window int) (due []string, on bool, err error) {
-	waiting, err := s.read.NewSelect().Model((*Delivery)(nil)).Where("replay_id = ? AND next_attempt_at IS NOT NULL", r.ID).Count(ctx)
-	if err != nil || int(waiting) > window/2 {
+	var soon, waiting int // what is due or being sent, and that with the retries that are due later
+	err = s.read.NewRaw(`SELECT COUNT(CASE WHEN leased OR next_attempt_at <= ? THEN 1 END), COUNT(*) FROM deliveries
+		WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL AND trigger_name <> 'automatic' AND replay_id = ?`, s.Now(), r.EndpointID, r.ID).
+		Scan(ctx, &soon, &waiting)
+	if err != nil || soon > window/2 || waiting-soon > replayRetries {
 		return nil, false, err
 	}
 	endpoint, err := s.Endpoint(ctx, r.BusinessID, r.EndpointID)
@@ -229,7 +233,7 @@ func (s *Store) step(ctx context.Context, r *Replay, hold Hold, window int) (due
 		return nil, false, err
 	}
 	var next []*replayed
-	limit := window - int(waiting)
+	limit := window - soon
 	look := *r
 	look.LastSeq = min(r.LastSeq, r.Seq+replayStep)
 	err = look.what(s.read.NewSelect(), endpoint).Column("e.seq", "e.agent_id", "e.conversation_id", "e.session_id").

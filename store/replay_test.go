@@ -142,3 +142,78 @@ func TestReplayKeepsItsOrderInSQL(t *testing.T) {
 		}
 	})
 }
+
+// TestReplayGoesOnBesideItsRetries: what a receiver refuses, and is tried again in an hour, holds the rest up for no time. The replay
+// ends when all of it has.
+func TestReplayGoesOnBesideItsRetries(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		b := newBench(t, open, nil)
+		const n, window = 12, 4
+		since := store.Now()
+		for range n {
+			b.end(store.Failed, nil, b.event())
+		}
+		replay, err := b.s.ReplayEvents(t.Context(), b.v, store.ReplayInput{EndpointID: b.p.ID, Since: since})
+		if err != nil {
+			t.Fatal(err)
+		}
+		later := store.Now().Add(time.Hour)
+		for i := range n/window + 1 {
+			if _, err := b.s.AdvanceReplays(t.Context(), []store.Hold{b.hold()}, window); err != nil {
+				t.Fatal(err)
+			}
+			jobs := b.claim()
+			if want := min(window, n-i*window); len(jobs) != want {
+				t.Fatalf("step %d: %d are due, want %d", i, len(jobs), want)
+			}
+			b.end(store.Retrying, &later, jobs...)
+		}
+		if r, err := b.s.Replay(t.Context(), b.v.BusinessID, replay.ID); err != nil || r.Status != store.ReplayRunning || r.Sent != n {
+			t.Errorf("with %d retries to come: %+v, %v", n, r, err)
+		}
+	})
+}
+
+// TestResendsStarveNoRetry: however many resends are due for longer, a claim has retries too, and no more resends than the worker
+// can send before long. Those that are given back are due since they were asked for, whatever the age of their events.
+func TestResendsStarveNoRetry(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		b := newBench(t, open, nil)
+		retried := b.event()
+		var failed []*store.Job
+		for range 40 {
+			failed = append(failed, b.event())
+		}
+		b.end(store.Failed, nil, failed...)
+		slices.Reverse(failed)
+		for _, j := range failed {
+			if _, err := b.s.Redeliver(t.Context(), b.v, j.DeliveryID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now := b.s.Now()
+		b.end(store.Retrying, &now, retried)
+		claim := func(limit, asides, want int) []*store.Job {
+			t.Helper()
+			jobs, err := b.s.Claim(t.Context(), []store.Wanted{{EndpointID: b.p.ID, Limit: limit, Asides: asides, UpTo: 1000, Hold: b.hold()}}, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(jobs) != want || jobs[0].DeliveryID != retried.DeliveryID { // by sequence it is the first
+				t.Errorf("with %d at hand: %d are claimed, want %d, the retry among them", asides, len(jobs), want)
+			}
+			if err := b.s.Release(t.Context(), jobs); err != nil {
+				t.Fatal(err)
+			}
+			return jobs
+		}
+		claim(100, 0, 27)
+		claim(100, 60, 5)
+		claim(100, 64, 1)
+		for i, j := range claim(8, 0, 4)[1:] {
+			if j.DeliveryID != failed[2-i].DeliveryID {
+				t.Errorf("resend %d is of event %d, want %d", i, j.Seq, failed[2-i].Seq)
+			}
+		}
+	})
+}

@@ -91,7 +91,7 @@ func (w *Worker) due(now time.Time) bool {
 // ask says what the scheduler wants from SQL, and what it gives back.
 func (w *Worker) ask(now time.Time) ask {
 	a := ask{
-		release: w.letGo, all: !now.Before(w.nextAsk), room: map[store.Due]int{}, rest: max(0, maxBacklog-w.backlog),
+		release: w.letGo, all: !now.Before(w.nextAsk), room: map[store.Due]int{}, asides: map[store.Due]int{}, rest: max(0, maxBacklog-w.backlog),
 	}
 	lanes := w.parked
 	if a.all {
@@ -104,6 +104,9 @@ func (w *Worker) ask(now time.Time) ask {
 				n = max(0, min(n, fewLeft-len(l.queue)))
 			}
 			a.room[l.Due] = n
+			if len(l.aside) > 0 {
+				a.asides[l.Due] = len(l.aside)
+			}
 		}
 	}
 	return a

@@ -261,6 +261,7 @@ type ask struct {
 	release []*store.Job      // to be given back to SQL first, so that the claim sees them
 	all     bool              // claim whatever is due; else for the endpoints of room alone
 	room    map[store.Due]int // for how many deliveries there is use, by endpoint; of others, claimedAtOnce
+	asides  map[store.Due]int // how many wait in memory out of their turn
 	rest    int               // and in all
 }
 
@@ -326,7 +327,7 @@ func (w *Worker) answer(ctx context.Context, c *claimed) error {
 		if n = min(n, max(rest, fewLeft)); n > 0 { // a few, however full memory is: else what hangs would starve the others
 			rest = max(0, rest-n)
 			c.wanted[d] = n
-			wanted = append(wanted, store.Wanted{EndpointID: d.EndpointID, Limit: n, UpTo: w.intake.last[d.BusinessID], Hold: h})
+			wanted = append(wanted, store.Wanted{EndpointID: d.EndpointID, Limit: n, Asides: c.ask.asides[d], UpTo: w.intake.last[d.BusinessID], Hold: h})
 		}
 	}
 	if len(wanted) == 0 {
