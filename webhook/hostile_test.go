@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -158,6 +159,66 @@ func TestHostileReceivers(t *testing.T) {
 	}
 	if n := endless.Load(); n > 32<<20 { // what two sockets can hold, not what they could send in the time
 		t.Errorf("%d bytes of two endless bodies were read", n)
+	}
+}
+
+// TestHostileReceiversTakeNoMemory counts all that is allocated, by their receivers too, while bodies without an end, packed ones, and
+// slow ones come in: it is little for each attempt. Nothing runs beside it.
+func TestHostileReceiversTakeNoMemory(t *testing.T) { //nolint:paralleltest // the count is the process's
+	w := newWorld(t, t.TempDir(), func(c *webhook.Config) { c.Timeout, c.Policy.Retries = time.Second, 0 })
+	var bomb bytes.Buffer
+	packed := gzip.NewWriter(&bomb)
+	_, _ = io.Copy(packed, io.LimitReader(zeros{}, 64<<20))
+	_ = packed.Close()
+	begin := func(header string, then func(net.Conn)) string {
+		return rawReceiver(t, func(conn net.Conn) {
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n"+header+"\r\n")
+			then(conn)
+		})
+	}
+	without := func(end []byte) func(net.Conn) { // allocates nothing, unlike endlessly
+		return func(conn net.Conn) {
+			for {
+				if _, err := conn.Write(end); err != nil {
+					return
+				}
+			}
+		}
+	}
+	chunk := strings.Repeat("x", 64<<10)
+	urls := []string{
+		begin("", without([]byte(chunk))),
+		begin("Content-Length: 1099511627776\r\n", without([]byte(chunk))),
+		begin("Transfer-Encoding: chunked\r\n", without([]byte("10000\r\n"+chunk+"\r\n"))),
+		begin("Content-Encoding: gzip\r\n", func(conn net.Conn) { _, _ = conn.Write(bomb.Bytes()) }),
+		begin("", func(conn net.Conn) { endlessly(conn, "x", 50*time.Millisecond, nil) }),
+	}
+	const each, turns = 4, 4
+	var endpoints []*store.Endpoint
+	for range each {
+		for _, url := range urls {
+			p, _ := w.endpoint(url, store.RunFinished)
+			endpoints = append(endpoints, p)
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range turns {
+		w.turn("")
+	}
+	for _, p := range endpoints {
+		for _, d := range w.settled(p.ID, turns) {
+			if d.Status != store.Delivered || d.Attempts != 1 {
+				t.Errorf("%s after %d attempts", d.Status, d.Attempts)
+			}
+		}
+	}
+	runtime.ReadMemStats(&after)
+	const most = 512 << 10
+	if took := (after.TotalAlloc - before.TotalAlloc) / uint64(len(endpoints)*turns); took > most {
+		t.Errorf("an attempt takes %d bytes, want %d at most", took, most)
+	} else {
+		t.Logf("an attempt takes %d bytes", took)
 	}
 }
 
