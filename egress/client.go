@@ -11,26 +11,40 @@ const maxHeader = 64 << 10
 // NewClient makes an HTTP client that dials through guard; the package comment says what it promises. inFlight is how many
 // requests to one host run at once at most: that many connections to it are kept for the next ones.
 func NewClient(guard *Guard, inFlight int) *http.Client {
-	client := &http.Client{
-		Transport: &http.Transport{
-			Proxy:                  nil, // the environment's would dial in the guard's place; the operator's comes below
-			DialContext:            guard.DialContext,
-			MaxIdleConns:           1024, // in all: what stays idle costs a file descriptor each
-			MaxIdleConnsPerHost:    inFlight,
-			IdleConnTimeout:        90 * time.Second,
-			TLSHandshakeTimeout:    dialTimeout,
-			DisableCompression:     true, // what is read is what was sent: no bombs
-			MaxResponseHeaderBytes: maxHeader,
-			ForceAttemptHTTP2:      true, // a DialContext of one's own would turn it off
-			// A connection whose other end is gone in silence would fail each request on it until TCP gives up, after
-			// some 15 minutes: HTTP/2 puts all of them on that one.
-			HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
-		},
+	transport := &http.Transport{
+		Proxy:                  nil, // the environment's would dial in the guard's place; the operator's comes below
+		DialContext:            guard.DialContext,
+		MaxIdleConns:           1024, // in all: what stays idle costs a file descriptor each
+		MaxIdleConnsPerHost:    inFlight,
+		IdleConnTimeout:        90 * time.Second,
+		TLSHandshakeTimeout:    dialTimeout,
+		DisableCompression:     true, // what is read is what was sent: no bombs
+		MaxResponseHeaderBytes: maxHeader,
+		ForceAttemptHTTP2:      true, // a DialContext of one's own would turn it off
+		// A connection whose other end is gone in silence would fail each request on it until TCP gives up, after
+		// some 15 minutes: HTTP/2 puts all of them on that one.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
+	}
+	guard.through(transport)
+	return &http.Client{
+		Transport: Transport{transport},
 		// Go would send body and signature again to whatever host a 307 names, and turn the POST into a GET on a 302.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	guard.through(client.Transport.(*http.Transport))
-	return client
+}
+
+// Transport is the transport of NewClient's clients. It switches protocols with nobody: no request of ours asks for it.
+type Transport struct{ *http.Transport }
+
+// RoundTrip implements http.RoundTripper. Of an answer that switches protocols all the same net/http makes the bare connection its
+// body, on which no context ends a reading: it is closed here, and the answer has no body.
+func (t Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := t.Transport.RoundTrip(req)
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
+		_ = resp.Body.Close()
+		resp.Body, resp.ContentLength = http.NoBody, 0
+	}
+	return resp, err
 }
 
 // WithHeaders is a client that sends these headers with each request, in the place of the request's own of the same name.

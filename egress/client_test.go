@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"parley/egress"
 )
@@ -77,11 +78,50 @@ func TestTheContextBoundsTheBodyToo(t *testing.T) {
 	}
 }
 
+// TestNobodySwitchesProtocols: a server that switches to another protocol, and is silent there, is left at once.
+func TestNobodySwitchesProtocols(t *testing.T) {
+	t.Parallel()
+	left := make(chan error, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, out, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			left <- err
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_ = out.Flush()
+		_, err = io.Copy(io.Discard, out)
+		left <- err
+	}))
+	t.Cleanup(server.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := local(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	select {
+	case err = <-left: // before anything is read or closed here
+	case <-ctx.Done():
+		t.Fatal("the connection is still open")
+	}
+	raw, read := io.ReadAll(resp.Body)
+	if err != nil || read != nil || len(raw) > 0 || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Errorf("%d, %q, %v, and the server saw %v", resp.StatusCode, raw, read, err)
+	}
+}
+
 // TestTheEnvironmentSetsNoProxy also shows that nothing is unpacked and no cookie is kept.
 func TestTheEnvironmentSetsNoProxy(t *testing.T) {
 	t.Parallel()
 	client := local(t)
-	transport := client.Transport.(*http.Transport)
+	transport := client.Transport.(egress.Transport)
 	if transport.Proxy != nil || client.Jar != nil || !transport.DisableCompression {
 		t.Error("a proxy, a cookie jar or compression")
 	}

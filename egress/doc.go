@@ -21,7 +21,7 @@
 // its own, save that a dial and a TLS handshake end after 30 s each. Redirects are not followed: the caller gets the 3xx. No
 // proxy is used, whatever the environment says, for a proxy would dial in the guard's place; only the operator can put one
 // there (Policy.Proxy), which is then in charge of what is reached: its refusal of a tunnel is ErrProxy. There are no cookies and no
-// decompression. The caller bounds how much of a body it reads. A refusal of the guard is ErrBlocked in the error's chain.
+// decompression, and no switch to another protocol: the connection of a 101 is closed, and its body empty. The caller bounds how much of a body it reads. A refusal of the guard is ErrBlocked in the error's chain.
 //
 // # Secrecy
 //

@@ -217,8 +217,9 @@ func TestRebindingGainsNothing(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = listener.Close() })
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	dialer := &net.Dialer{Resolver: resolver, Control: guard.Control}
-	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
+	guard.Resolve(resolver)
+	client := egress.NewClient(guard, 1)
+	t.Cleanup(client.CloseIdleConnections)
 	resp, err := client.Get("http://rebind.example.com.:" + port + "/")
 	if err == nil {
 		_ = resp.Body.Close()

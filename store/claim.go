@@ -202,15 +202,21 @@ func (s *Store) DueEndpoints(ctx context.Context, shards []int) ([]Due, error) {
 type Wanted struct {
 	EndpointID string
 	Limit      int
+	Asides     int   // out of their turn, how many the worker has waiting: it gets no more than it can send before long
 	UpTo       int64 // of those never tried, none beyond this sequence: before it there may be some that the stream is to bring
 	Hold       Hold
 }
 
-// retryShare is the part of a claim that is for retries, at least, so that an endless backlog does not keep them waiting.
-const retryShare = 4
+const (
+	// retryShare is the part of a claim that is for retries, at least, so that an endless backlog does not keep them waiting, and
+	// that much again for what is out of its turn, so that ten thousand resends do not.
+	retryShare = 4
+	// asidesAtOnce is how many deliveries out of their turn a worker is given of an endpoint: a replay's window, and as many by hand.
+	asidesAtOnce = 64
+)
 
-// Claim leases due deliveries: for each endpoint at most so many that were never tried, in sequence, and of the retries those
-// that are due for longest. What is asked for under a hold that is over is not given.
+// Claim leases due deliveries: for each endpoint at most so many that were never tried, in sequence, and of the retries, and of what
+// is out of its turn, those that are due for longest. What is asked for under a hold that is over is not given.
 func (s *Store) Claim(_ context.Context, wanted []Wanted, lease time.Duration) ([]*Job, error) {
 	var jobs []*Job
 	err := s.worker.do(1024, func(ctx context.Context, t *tx) error {
@@ -256,10 +262,11 @@ func (s *Store) dueOf(ctx context.Context, t *tx, wanted []Wanted) ([]string, er
 			UpTo     int64  `bun:"up_to,type:bigint"`
 			Untried  int64  `bun:"untried,type:bigint"`
 			Retries  int64  `bun:"retries,type:bigint"`
+			Asides   int64  `bun:"asides,type:bigint"`
 		}
 		rows := make([]*row, len(wanted))
 		for i, w := range wanted {
-			rows[i] = &row{w.EndpointID, w.UpTo, int64(w.Limit), int64(w.Limit/retryShare + 1)}
+			rows[i] = &row{w.EndpointID, w.UpTo, int64(w.Limit), int64(w.retries()), int64(w.asides())}
 		}
 		if len(rows) == 0 {
 			return nil, nil
@@ -268,34 +275,49 @@ func (s *Store) dueOf(ctx context.Context, t *tx, wanted []Wanted) ([]string, er
 			Join(`CROSS JOIN LATERAL (
 				(SELECT id FROM deliveries WHERE endpoint_id = endpoint AND next_attempt_at = 0 AND seq <= up_to ORDER BY seq LIMIT untried)
 				UNION ALL
-				(SELECT id FROM deliveries WHERE endpoint_id = endpoint AND next_attempt_at > 0 AND next_attempt_at <= ?
-					ORDER BY next_attempt_at, seq LIMIT retries)) due`, t.now).Scan(ctx, &ids)
+				(SELECT id FROM deliveries WHERE endpoint_id = endpoint AND next_attempt_at > 0 AND next_attempt_at <= ? AND trigger_name = 'automatic'
+					ORDER BY next_attempt_at, seq LIMIT retries)
+				UNION ALL
+				(SELECT id FROM deliveries WHERE endpoint_id = endpoint AND next_attempt_at <= ? AND trigger_name <> 'automatic'
+					ORDER BY next_attempt_at, seq LIMIT asides)) due`, t.now, t.now).Scan(ctx, &ids)
 		if err != nil {
 			return nil, fmt.Errorf("read the due deliveries of %d endpoints: %w", len(wanted), err)
 		}
 		return ids, nil
 	}
 	for _, w := range wanted {
-		var untried, retries []string
-		err := t.NewRaw("SELECT id FROM deliveries WHERE endpoint_id = ? AND next_attempt_at = 0 AND seq <= ? ORDER BY seq LIMIT ?",
-			w.EndpointID, w.UpTo, w.Limit).Scan(ctx, &untried)
-		if err == nil {
-			err = t.NewRaw("SELECT id FROM deliveries WHERE endpoint_id = ? AND next_attempt_at > 0 AND next_attempt_at <= ? ORDER BY next_attempt_at, seq LIMIT ?",
-				w.EndpointID, t.now, w.Limit/retryShare+1).Scan(ctx, &retries)
-		}
+		var due []string
+		err := t.NewRaw(`SELECT id FROM (SELECT id FROM deliveries WHERE endpoint_id = ? AND next_attempt_at = 0 AND seq <= ? ORDER BY seq LIMIT ?)
+			UNION ALL
+			SELECT id FROM (SELECT id FROM deliveries WHERE endpoint_id = ? AND next_attempt_at > 0 AND next_attempt_at <= ? AND trigger_name = 'automatic'
+				ORDER BY next_attempt_at, seq LIMIT ?)
+			UNION ALL
+			SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_aside WHERE endpoint_id = ? AND next_attempt_at <= ? AND trigger_name <> 'automatic'
+				ORDER BY next_attempt_at, seq LIMIT ?)`,
+			w.EndpointID, w.UpTo, w.Limit, w.EndpointID, t.now, w.retries(), w.EndpointID, t.now, w.asides()).Scan(ctx, &due)
 		if err != nil {
 			return nil, fmt.Errorf("read the due deliveries of %s: %w", w.EndpointID, err)
 		}
-		ids = append(append(ids, untried...), retries...)
+		ids = append(ids, due...)
 	}
 	return ids, nil
 }
+
+func (w *Wanted) retries() int { return w.Limit/retryShare + 1 }
+
+func (w *Wanted) asides() int { return max(0, min(w.retries(), asidesAtOnce-w.Asides)) }
 
 // heldLease is a lease that a job was read with.
 type heldLease struct {
 	ID    string `bun:"delivery_id,type:text"`
 	Until Time   `bun:"lease_until,type:bigint"`
 }
+
+// dueAgainSQL is when a delivery that is given back, untried, is due: in its place among those that wait. One that was never tried in
+// its turn has none but its sequence. Those of a replay are due at one instant, the replay's, and so in their sequence. All else
+// is due since its last attempt, or since it was to be sent again.
+const dueAgainSQL = `CASE WHEN delivery.attempts = 0 AND delivery.trigger_name = 'automatic' THEN 0
+	ELSE COALESCE((SELECT replays.created_at FROM replays WHERE replays.id = delivery.replay_id), delivery.updated_at) END`
 
 // Release gives leased deliveries back to SQL, untried: they keep their place. Of a job whose lease is over, and which was claimed
 // again since or has ended, nothing is given back.
@@ -315,7 +337,7 @@ func (s *Store) Release(_ context.Context, jobs []*Job) error {
 			return nil
 		}
 		_, err = t.NewUpdate().With("held", t.NewValues(&leases)).Model((*Delivery)(nil)).TableExpr("held").Set("leased = ?", false).
-			Set("next_attempt_at = CASE WHEN delivery.attempts = 0 AND delivery.trigger_name = ? THEN 0 ELSE delivery.created_at END", TriggerAutomatic).
+			Set("next_attempt_at = " + dueAgainSQL).
 			Where("delivery.id = held.delivery_id AND delivery.leased AND delivery.next_attempt_at = held.lease_until").Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("release %d deliveries: %w", len(leases), err)

@@ -286,7 +286,7 @@ func (s *Store) updateEndpoint(ctx context.Context, t *tx, business, id string, 
 			}
 			endpoint.DisabledReason, endpoint.FailingSince = nil, nil
 		} else {
-			reason := "disabled by the business"
+			reason := disabledByBusiness
 			endpoint.DisabledReason = &reason
 			if err := endDeliveries(ctx, t, id, endpointDisabled); err != nil {
 				return nil, err
@@ -372,7 +372,11 @@ func (s *Store) RotateSecret(_ context.Context, v *Viewer, id string, overlapHou
 	return rotated, err
 }
 
-// setAgentURL gives an agent its own webhook URL, changes it, or takes it away. It may refuse with errStillEnding.
+// disabledByBusiness is the reason of an endpoint that was disabled by those whose it is: only they enable it again.
+const disabledByBusiness = "disabled by the business"
+
+// setAgentURL gives an agent its own webhook URL, changes it, or takes it away. A new URL enables it again where it was disabled
+// because it failed, at the old one. It may refuse with errStillEnding.
 func (s *Store) setAgentURL(ctx context.Context, t *tx, agent *Agent, url OptionalString) error {
 	if !url.Set {
 		return nil
@@ -390,14 +394,17 @@ func (s *Store) setAgentURL(ctx context.Context, t *tx, agent *Agent, url Option
 	case url.Value == nil:
 		err = nil
 	case exists:
-		if endpoint.URL != *url.Value { // at a new address nothing is known to be wrong
-			if endpoint.Status == Disabled {
-				if err := refuseWhileEnding(ctx, t, endpoint.ID); err != nil {
-					return err
-				}
-			}
-			_, err = t.NewRaw("UPDATE endpoints SET url = ?, status = ?, disabled_reason = NULL, failing_since = NULL WHERE id = ?", *url.Value, Enabled, endpoint.ID).Exec(ctx)
+		if endpoint.URL == *url.Value {
+			break
 		}
+		endpoint.URL, endpoint.FailingSince = *url.Value, nil // at a new address nothing is known to be wrong
+		if endpoint.Status == Disabled && (endpoint.DisabledReason == nil || *endpoint.DisabledReason != disabledByBusiness) {
+			if err := refuseWhileEnding(ctx, t, endpoint.ID); err != nil {
+				return err
+			}
+			endpoint.Status, endpoint.DisabledReason = Enabled, nil
+		}
+		_, err = t.NewUpdate().Model(endpoint).Column("url", "status", "disabled_reason", "failing_since").WherePK().Exec(ctx)
 	default:
 		if endpoint, _, err = s.newEndpoint(agent.BusinessID, *url.Value, communicationEvents); err != nil {
 			return err

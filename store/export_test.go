@@ -184,3 +184,20 @@ func (s *Store) NotedBefore(ctx context.Context, d time.Duration) error {
 	_, err := s.db.NewRaw("UPDATE delivery_changes SET changed_at = changed_at - ?", d.Microseconds()).Exec(ctx)
 	return err
 }
+
+// LongAgo gives a business's feed so many more events, of failed runs, as if they had happened evenly over the time until now.
+func (s *Store) LongAgo(ctx context.Context, business string, n int, over time.Duration) error {
+	extent, err := s.Extent(ctx, business)
+	if err != nil {
+		return err
+	}
+	each := over.Microseconds() / int64(n)
+	_, err = s.db.NewRaw(`INSERT INTO events (id, business_id, seq, type, channel, timestamp, body)
+		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		SELECT 'evt_' || ? || i, ?, ? + i, ?, ?, ? + i * CAST(? AS BIGINT), '{}' FROM n`,
+		n, business, business, extent.Last, RunFailed, SMS, s.Now().Add(-over), each).Exec(ctx)
+	if err == nil {
+		_, err = s.db.NewRaw("UPDATE businesses SET seq = seq + ? WHERE id = ?", n, business).Exec(ctx)
+	}
+	return err
+}

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/uptrace/bun"
+	"golang.org/x/sync/errgroup"
 )
 
 // Replay is a job that sends an endpoint events of a time again: what was not delivered, or everything. It walks along the
@@ -66,6 +69,14 @@ func (s *Store) ReplayEvents(ctx context.Context, v *Viewer, in ReplayInput) (*R
 	if r.Until <= r.Since {
 		return nil, valueError("must be after since").Under("until").Err()
 	}
+	if r.Seq, err = s.lastBefore(ctx, extent, r.Since.Add(-disorder)); err != nil {
+		return nil, err
+	}
+	if in.Until != nil {
+		if r.LastSeq, err = s.lastBefore(ctx, extent, r.Until.Add(disorder)); err != nil {
+			return nil, err
+		}
+	}
 	n, err := r.what(s.read.NewSelect(), endpoint).Count(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("count what to replay to %s: %w", endpoint.ID, err)
@@ -97,6 +108,31 @@ func (s *Store) ReplayEvents(ctx context.Context, v *Viewer, in ReplayInput) (*R
 	}
 	s.cfg.DeliveriesWaiting(v.BusinessID)
 	return r, nil
+}
+
+// disorder is by how much an event may be older than one before it in the sequence: that of transactions, and of clocks.
+const disorder = time.Hour
+
+// lastBefore finds the last event before an instant by its sequence, without reading those between: a million events lie
+// twenty steps apart. It is as exact as the events' times are in their order.
+func (s *Store) lastBefore(ctx context.Context, of Extent, at Time) (int64, error) {
+	before, from := of.Pruned, of.Last+1
+	for before+1 < from {
+		middle := before + (from-before)/2
+		var seq int64
+		var when Time
+		err := s.read.NewRaw("SELECT seq, timestamp FROM events WHERE business_id = ? AND seq >= ? AND seq < ? ORDER BY seq LIMIT 1",
+			of.BusinessID, middle, from).Scan(ctx, &seq, &when)
+		switch {
+		case errors.Is(err, sql.ErrNoRows) || err == nil && when >= at:
+			from = middle
+		case err == nil:
+			before = seq
+		default:
+			return 0, fmt.Errorf("find the last event of %s before %s: %w", of.BusinessID, at, err)
+		}
+	}
+	return before, nil
 }
 
 // replayed is an event that a replay is to send, with the delivery that there is of it, if any.
@@ -140,49 +176,81 @@ func (s *Store) AdvanceReplays(ctx context.Context, holds []Hold, window int) (m
 	if err != nil {
 		return nil, fmt.Errorf("read the replays that run: %w", err)
 	}
-	due := map[string][]string{}
+	var (
+		going errgroup.Group
+		mu    sync.Mutex // guards what follows
+		due   = map[string][]string{}
+		errs  []error
+	)
+	going.SetLimit(replaysAtOnce)
 	for _, r := range replays {
-		ids, err := s.advance(ctx, r, of[r.Shard], window)
-		if err != nil {
-			return due, fmt.Errorf("go on with replay %s: %w", r.ID, err)
-		}
-		if len(ids) > 0 {
-			due[r.BusinessID] = append(due[r.BusinessID], ids...)
-		}
+		going.Go(func() error {
+			ids, err := s.advance(ctx, r, of[r.Shard], window)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil { // which holds up no other
+				errs = append(errs, fmt.Errorf("go on with replay %s: %w", r.ID, err))
+			}
+			if len(ids) > 0 {
+				due[r.BusinessID] = append(due[r.BusinessID], ids...)
+			}
+			return nil
+		})
 	}
-	return due, nil
+	_ = going.Wait()
+	return due, errors.Join(errs...)
 }
 
-// advance reads what is next and makes it due, if nobody has gone on with the replay meanwhile.
-func (s *Store) advance(ctx context.Context, r *Replay, hold Hold, window int) ([]string, error) {
-	waiting, err := s.read.NewSelect().Model((*Delivery)(nil)).Where("replay_id = ? AND next_attempt_at IS NOT NULL", r.ID).Count(ctx)
-	if err != nil || int(waiting) > window/2 {
-		return nil, err
+const (
+	replaysAtOnce = 4     // that are gone on with: their commits are one
+	replayStep    = 5_000 // events of a replay that are looked at in one reading
+	replayRetries = 1_000 // that may wait until the replay does: a receiver that refuses some holds it up for no time, and one that refuses all until it is well
+)
+
+// advance goes on with a replay until it has made something due, or there is nothing left to do now.
+func (s *Store) advance(ctx context.Context, r *Replay, hold Hold, window int) (due []string, err error) {
+	for on := true; on && err == nil && len(due) == 0; {
+		due, on, err = s.step(ctx, r, hold, window)
+	}
+	return due, err
+}
+
+// step reads what is next and makes it due, if nobody has gone on with the replay meanwhile. It looks at few events: among a
+// million there may be none for this endpoint. On says whether there are more to be looked at.
+func (s *Store) step(ctx context.Context, r *Replay, hold Hold, window int) (due []string, on bool, err error) {
+	var soon, waiting int // what is due or being sent, and that with the retries that are due later
+	err = s.read.NewRaw(`SELECT COUNT(CASE WHEN leased OR next_attempt_at <= ? THEN 1 END), COUNT(*) FROM deliveries
+		WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL AND trigger_name <> 'automatic' AND replay_id = ?`, s.Now(), r.EndpointID, r.ID).
+		Scan(ctx, &soon, &waiting)
+	if err != nil || soon > window/2 || waiting-soon > replayRetries {
+		return nil, false, err
 	}
 	endpoint, err := s.Endpoint(ctx, r.BusinessID, r.EndpointID)
 	if errors.Is(err, errEndpointNotFound) {
-		return nil, nil // it is being deleted, and the replay stopped
+		return nil, false, nil // it is being deleted, and the replay stopped
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var next []*replayed
-	limit := window - int(waiting)
-	err = r.what(s.read.NewSelect(), endpoint).Column("e.seq", "e.agent_id", "e.conversation_id", "e.session_id").
+	limit := window - soon
+	look := *r
+	look.LastSeq = min(r.LastSeq, r.Seq+replayStep)
+	err = look.what(s.read.NewSelect(), endpoint).Column("e.seq", "e.agent_id", "e.conversation_id", "e.session_id").
 		ColumnExpr("e.id AS event_id, d.id AS delivery_id").Order("e.seq").Limit(int64(limit)).Scan(ctx, &next)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	upTo := r.LastSeq
+	upTo := look.LastSeq
 	if len(next) == limit {
 		upTo = next[limit-1].Seq
 	}
 	if upTo == r.Seq && waiting > 0 {
-		return nil, nil // the last ones are under way
+		return nil, false, nil // the last ones are under way
 	}
-	var due []string
+	went := false
 	err = s.batcher.do(256+128*len(next), func(ctx context.Context, t *tx) error {
-		due = nil
+		due, went = nil, false
 		good, err := stillHeld(ctx, t, s.remote(), []Hold{hold})
 		if err != nil || len(good) == 0 {
 			return err
@@ -203,12 +271,18 @@ func (s *Store) advance(ctx context.Context, r *Replay, hold Hold, window int) (
 			now.Status, now.Total, now.FinishedAt = ReplayFinished, now.Sent, &t.now
 		}
 		_, err = t.NewUpdate().Model(now).WherePK().Returning("NULL").Exec(ctx)
+		went = err == nil
 		return err
 	})
-	return due, err
+	if err != nil || !went {
+		return nil, false, err
+	}
+	r.Seq = upTo
+	return due, upTo < r.LastSeq, nil
 }
 
-// makeDue makes deliveries of a replay due, and makes those that there are none of yet.
+// makeDue makes deliveries of a replay due, and makes those that there are none of yet. They are due at one instant, the replay's:
+// then it is by their sequence that they are claimed, also those that were given back meanwhile.
 func (s *Store) makeDue(ctx context.Context, t *tx, r *Replay, next []*replayed) ([]string, error) {
 	if len(next) == 0 {
 		return nil, nil
@@ -241,14 +315,14 @@ func (s *Store) makeDue(ctx context.Context, t *tx, r *Replay, next []*replayed)
 			about := &Event{ID: e.EventID, ConversationID: e.ConversationID, SessionID: e.SessionID}
 			fresh = append(fresh, &Delivery{
 				ID: newID("dlv"), BusinessID: r.BusinessID, EndpointID: r.EndpointID, EventID: e.EventID, Seq: e.Seq, Lane: about.Lane(),
-				Status: Pending, Trigger: TriggerReplay, ReplayID: &r.ID, NextAttemptAt: &t.now, CreatedAt: t.now, UpdatedAt: t.now,
+				Status: Pending, Trigger: TriggerReplay, ReplayID: &r.ID, NextAttemptAt: &r.CreatedAt, CreatedAt: t.now, UpdatedAt: t.now,
 			})
 		}
 	}
 	var due []string
 	if len(again) > 0 {
 		q := t.NewUpdate().Model((*Delivery)(nil)).Set("trigger_name = ?, replay_id = ?, base = attempts", TriggerReplay, r.ID).
-			Set("leased = ?, next_attempt_at = ?, updated_at = ?", false, t.now, t.now).
+			Set("leased = ?, next_attempt_at = ?, updated_at = ?", false, r.CreatedAt, t.now).
 			Set("status = CASE WHEN status = ? THEN status WHEN attempts = 0 THEN ? ELSE ? END", Delivered, Pending, Retrying).
 			Where("id IN (?) AND next_attempt_at IS NULL", bun.List(again)).Returning("id")
 		if r.FailedOnly {

@@ -96,6 +96,7 @@ func classify(err error) string {
 		record  tls.RecordHeaderError
 		verify  *tls.CertificateVerificationError
 		op      *net.OpError
+		stream  streamError
 	)
 	switch {
 	case errors.Is(err, egress.ErrBlocked):
@@ -112,13 +113,23 @@ func classify(err error) string {
 		return "header_too_large" // net/http has no type for it
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection_refused"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.As(err, &stream) && stream.Cause != nil && stream.Cause.Error() == "received from peer",
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "connection_reset"
 	case errors.As(err, &op) && op.Op == "dial":
 		return "connect"
 	}
 	return "protocol"
 }
+
+// streamError is what ended one stream of HTTP/2. The type of net/http, which it does not export, turns into any of such fields.
+type streamError struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (e streamError) Error() string { return "stream error" }
 
 func isTimeout(err error) bool {
 	var network net.Error

@@ -53,13 +53,26 @@ func (w *Worker) park(l *lane) {
 }
 
 func (w *Worker) giveBack(l *lane, job *store.Job) {
-	l.letGo[job.DeliveryID] = job.Seq
+	l.letGo[job.DeliveryID] = job
 	w.release(job)
 }
 
 func (w *Worker) release(job *store.Job) {
 	job.Body = nil
 	w.letGo = append(w.letGo, job)
+}
+
+// giveAsideBack gives back a job that is out of its turn. Of a replay all go that wait here: they would overtake it.
+func (w *Worker) giveAsideBack(l *lane, job *store.Job) {
+	if job.ReplayID == nil {
+		w.release(job)
+		return
+	}
+	w.giveBack(l, job)
+	for _, later := range l.takeReplay(job) {
+		w.dequeued(later)
+		w.giveBack(l, later)
+	}
 }
 
 // due says whether the feeder is to be asked: each half second, and as soon as a lane that is fed from SQL runs dry.
@@ -83,7 +96,7 @@ func (w *Worker) due(now time.Time) bool {
 // ask says what the scheduler wants from SQL, and what it gives back.
 func (w *Worker) ask(now time.Time) ask {
 	a := ask{
-		release: w.letGo, all: !now.Before(w.nextAsk), room: map[store.Due]int{}, rest: max(0, maxBacklog-w.backlog),
+		release: w.letGo, all: !now.Before(w.nextAsk), room: map[store.Due]int{}, asides: map[store.Due]int{}, rest: max(0, maxBacklog-w.backlog),
 	}
 	lanes := w.parked
 	if a.all {
@@ -96,6 +109,9 @@ func (w *Worker) ask(now time.Time) ask {
 				n = max(0, min(n, fewLeft-len(l.queue)))
 			}
 			a.room[l.Due] = n
+			if len(l.aside) > 0 {
+				a.asides[l.Due] = len(l.aside)
+			}
 		}
 	}
 	return a
@@ -124,7 +140,7 @@ func (w *Worker) claimedJobs(c *claimed, now time.Time) {
 			if !job.Aside() {
 				n++
 			}
-			if job.Fresh() && l.overtakes(job) {
+			if l.overtakes(job) {
 				w.giveBack(l, job)
 			} else {
 				w.enqueue(l, job)

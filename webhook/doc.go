@@ -14,6 +14,7 @@
 //
 //	feeder     the only reader of deliveries: fresh ones, due ones, and newly taken shards   (feed.go)
 //	scheduler  lanes: which delivery goes out next                                           (worker.go, lane.go)
+//	replayer   goes on with replays: makes their next deliveries due                         (replay.go)
 //	recorder   outcomes, many in one transaction                                             (record.go)
 //	holder     keeps the shards, takes free ones, hands back what is beyond the fair share   (holds.go)
 //

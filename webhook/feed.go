@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -27,7 +26,7 @@ type fed struct {
 	jobs      []*store.Job // fresh deliveries, in sequence
 	overtaken []string     // endpoints of those that have older ones waiting in SQL
 	claim     *claimed     // or the answer to an ask
-	moved     bool         // shards were taken, or deliveries made due: there may be much to ask for
+	moved     bool         // shards were taken: there may be much to ask for
 }
 
 // Offer takes what the reader of the stream has read. It does not block: what does not fit is found missing by its sequence.
@@ -61,14 +60,10 @@ func (w *Worker) feed(ctx context.Context) {
 			w.fed <- fed{claim: w.claim(ctx, a)}
 		case n := <-w.takes:
 			err = in.takeShards(ctx, n)
-		case <-w.pokes:
-			err = w.replay(ctx)
-			w.fed <- fed{moved: true}
 		case <-ticker.C:
 			if !w.cfg.NoPoll { // whatever the stream says: another replica may have lost it, or died between a commit and its bell
 				err = in.look(ctx)
 			}
-			err = errors.Join(err, w.replay(ctx))
 		}
 		if err != nil && ctx.Err() == nil {
 			w.cfg.Log.Warn("feed the delivery worker", "error", err)
@@ -110,19 +105,6 @@ func (in *intake) insist(ctx context.Context, read func() error) error {
 		case <-time.After(readAgain):
 		}
 	}
-}
-
-// replayWindow is how many deliveries of a replay wait at a time: enough for its slots until the next look, and little enough
-// for the retries that they are claimed with.
-const replayWindow = 32
-
-// replay goes on with the replays of the shards held.
-func (w *Worker) replay(ctx context.Context) error {
-	due, err := w.cfg.Store.AdvanceReplays(ctx, w.holds.all(), replayWindow)
-	for business, deliveries := range due {
-		w.cfg.Stream.PublishDeliveries(business, deliveries...)
-	}
-	return err
 }
 
 // take takes in entries of the stream, and what their sequences show to be missing.
@@ -278,6 +260,7 @@ type ask struct {
 	release []*store.Job      // to be given back to SQL first, so that the claim sees them
 	all     bool              // claim whatever is due; else for the endpoints of room alone
 	room    map[store.Due]int // for how many deliveries there is use, by endpoint; of others, claimedAtOnce
+	asides  map[store.Due]int // how many wait in memory out of their turn
 	rest    int               // and in all
 }
 
@@ -343,7 +326,7 @@ func (w *Worker) answer(ctx context.Context, c *claimed) error {
 		if n = min(n, max(rest, fewLeft)); n > 0 { // a few, however full memory is: else what hangs would starve the others
 			rest = max(0, rest-n)
 			c.wanted[d] = n
-			wanted = append(wanted, store.Wanted{EndpointID: d.EndpointID, Limit: n, UpTo: w.intake.last[d.BusinessID], Hold: h})
+			wanted = append(wanted, store.Wanted{EndpointID: d.EndpointID, Limit: n, Asides: c.ask.asides[d], UpTo: w.intake.last[d.BusinessID], Hold: h})
 		}
 	}
 	if len(wanted) == 0 {

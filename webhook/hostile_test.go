@@ -4,18 +4,21 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"parley/egress"
 	"parley/store"
 	"parley/webhook"
 )
@@ -113,11 +116,15 @@ func TestHostileReceivers(t *testing.T) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n")
 			endlessly(conn, "X-A: b\r\n", 0, nil)
 		}, store.Failed, "header_too_large", 0},
-		"endless interims":  {func(conn net.Conn) { endlessly(conn, "HTTP/1.1 103 Early Hints\r\n\r\n", 0, nil) }, store.Failed, "", 0},
-		"not HTTP":          {say("SSH-2.0-OpenSSH_9.9\r\n\r\n"), store.Failed, "protocol", 0},
-		"a lying length":    {say("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort"), store.Delivered, "", 5},
-		"not UTF-8":         {say("HTTP/1.1 400 No\r\nContent-Length: 6\r\n\r\n\xff\xfea\x00b\xc3"), store.Failed, "http_400", 2},
-		"closed at once":    {func(net.Conn) {}, store.Failed, "connection_reset", 0},
+		"endless interims": {func(conn net.Conn) { endlessly(conn, "HTTP/1.1 103 Early Hints\r\n\r\n", 0, nil) }, store.Failed, "", 0},
+		"not HTTP":         {say("SSH-2.0-OpenSSH_9.9\r\n\r\n"), store.Failed, "protocol", 0},
+		"a lying length":   {say("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort"), store.Delivered, "", 5},
+		"not UTF-8":        {say("HTTP/1.1 400 No\r\nContent-Length: 6\r\n\r\n\xff\xfea\x00b\xc3"), store.Failed, "http_400", 2},
+		"closed at once":   {func(net.Conn) {}, store.Failed, "connection_reset", 0},
+		"another protocol": {func(conn net.Conn) {
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+			_, _ = conn.Read(make([]byte, 1))
+		}, store.Failed, "http_101", 0},
 		"TLS on plain HTTP": {say("\x15\x03\x01\x00\x02\x02\x28"), store.Failed, "protocol", 0},
 	}
 	endpoints := map[string]*store.Endpoint{}
@@ -155,6 +162,66 @@ func TestHostileReceivers(t *testing.T) {
 	}
 }
 
+// TestHostileReceiversTakeNoMemory counts all that is allocated, by their receivers too, while bodies without an end, packed ones, and
+// slow ones come in: it is little for each attempt. Nothing runs beside it.
+func TestHostileReceiversTakeNoMemory(t *testing.T) { //nolint:paralleltest // the count is the process's
+	w := newWorld(t, t.TempDir(), func(c *webhook.Config) { c.Timeout, c.Policy.Retries = time.Second, 0 })
+	var bomb bytes.Buffer
+	packed := gzip.NewWriter(&bomb)
+	_, _ = io.Copy(packed, io.LimitReader(zeros{}, 64<<20))
+	_ = packed.Close()
+	begin := func(header string, then func(net.Conn)) string {
+		return rawReceiver(t, func(conn net.Conn) {
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n"+header+"\r\n")
+			then(conn)
+		})
+	}
+	without := func(end []byte) func(net.Conn) { // allocates nothing, unlike endlessly
+		return func(conn net.Conn) {
+			for {
+				if _, err := conn.Write(end); err != nil {
+					return
+				}
+			}
+		}
+	}
+	chunk := strings.Repeat("x", 64<<10)
+	urls := []string{
+		begin("", without([]byte(chunk))),
+		begin("Content-Length: 1099511627776\r\n", without([]byte(chunk))),
+		begin("Transfer-Encoding: chunked\r\n", without([]byte("10000\r\n"+chunk+"\r\n"))),
+		begin("Content-Encoding: gzip\r\n", func(conn net.Conn) { _, _ = conn.Write(bomb.Bytes()) }),
+		begin("", func(conn net.Conn) { endlessly(conn, "x", 50*time.Millisecond, nil) }),
+	}
+	const each, turns = 4, 4
+	var endpoints []*store.Endpoint
+	for range each {
+		for _, url := range urls {
+			p, _ := w.endpoint(url, store.RunFinished)
+			endpoints = append(endpoints, p)
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range turns {
+		w.turn("")
+	}
+	for _, p := range endpoints {
+		for _, d := range w.settled(p.ID, turns) {
+			if d.Status != store.Delivered || d.Attempts != 1 {
+				t.Errorf("%s after %d attempts", d.Status, d.Attempts)
+			}
+		}
+	}
+	runtime.ReadMemStats(&after)
+	const most = 512 << 10
+	if took := (after.TotalAlloc - before.TotalAlloc) / uint64(len(endpoints)*turns); took > most {
+		t.Errorf("an attempt takes %d bytes, want %d at most", took, most)
+	} else {
+		t.Logf("an attempt takes %d bytes", took)
+	}
+}
+
 // TestReceiversThatNeverTakePart accept a connection and nothing more: neither the request nor the handshake is ever read. Or they
 // end it in ways that only HTTP/2 has.
 func TestReceiversThatNeverTakePart(t *testing.T) {
@@ -162,7 +229,7 @@ func TestReceiversThatNeverTakePart(t *testing.T) {
 	const timeout = time.Second
 	w := newWorld(t, t.TempDir(), func(c *webhook.Config) {
 		c.Timeout, c.Policy.Retries = timeout, 0
-		c.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // its own server
+		c.Client.Transport.(egress.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // its own server
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -206,7 +273,7 @@ func TestReceiversThatNeverTakePart(t *testing.T) {
 	}{
 		"the request is never read":   {"http://" + listener.Addr().String(), "timeout", store.Failed},
 		"the handshake is never read": {"https://" + listener.Addr().String(), "timeout", store.Failed},
-		"HTTP/2: reset":               {two("/reset"), "protocol", store.Failed},
+		"HTTP/2: reset":               {two("/reset"), "connection_reset", store.Failed},
 		"HTTP/2: a body that is cut":  {two("/cut"), "http_418", store.Failed},
 		"HTTP/2: oversized header":    {two("/header"), "protocol", store.Failed},
 		"HTTP/2: silence":             {two("/hang"), "timeout", store.Failed},
@@ -249,7 +316,7 @@ func TestAttemptsSayWhereTheirTimeWent(t *testing.T) {
 	t.Cleanup(server.Close)
 	w := newWorld(t, t.TempDir(), func(c *webhook.Config) {
 		c.Policy.Retries, c.Timeout = 1, 10*time.Second
-		transport := c.Client.Transport.(*http.Transport)
+		transport := c.Client.Transport.(egress.Transport)
 		transport.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 		transport.TLSClientConfig.ServerName = "example.com"
 	})
@@ -270,5 +337,52 @@ func TestAttemptsSayWhereTheirTimeWent(t *testing.T) {
 	}
 	if second.DNSMs != nil || second.ConnectMs != nil || second.TLSMs != nil || second.FirstByteMs == nil || second.RemoteAddress == nil || second.NextAttemptAt != nil {
 		t.Errorf("the second attempt, on the same connection: %+v", second)
+	}
+}
+
+// TestADialThatWasNotNeeded: an attempt that dials gets another one's connection, and its dial ends before its answer comes. That is
+// no time of the attempt's.
+func TestADialThatWasNotNeeded(t *testing.T) {
+	t.Parallel()
+	var dials, requests atomic.Int32
+	dialling, dial, dialled := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	w := newWorld(t, t.TempDir(), func(c *webhook.Config) {
+		c.Timeout = 20 * time.Second
+		transport := c.Client.Transport.(egress.Transport)
+		inner := transport.DialContext
+		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if dials.Add(1) != 2 {
+				return inner(ctx, network, addr)
+			}
+			close(dialling)
+			<-dial
+			defer close(dialled)
+			return inner(ctx, network, addr)
+		}
+	})
+	r := newReceiver(t, func(http.ResponseWriter, *http.Request) {
+		if requests.Add(1) == 1 {
+			<-dialling // and the connection is free
+			return
+		}
+		close(dial)
+		<-dialled
+	})
+	p, _ := w.endpoint(r.URL, store.RunFinished)
+	w.turn("")
+	w.turn("")
+	all := w.settled(p.ID, 2)
+	made, err := w.store.AttemptsOf(t.Context(), []string{all[0].ID, all[1].ID})
+	if err != nil || len(made) != 2 || dials.Load() != 2 {
+		t.Fatal(made, err, dials.Load())
+	}
+	connects := 0
+	for _, d := range all {
+		if a := made[d.ID][0]; a.ConnectMs != nil {
+			connects++
+		}
+	}
+	if connects != 1 {
+		t.Errorf("%d of two attempts on one connection made it", connects)
 	}
 }

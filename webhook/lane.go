@@ -19,19 +19,19 @@ const (
 type lane struct {
 	store.Due
 	queue    []*store.Job        // waiting, in order of sequence
-	aside    []*store.Job        // waiting, out of their turn: by hand and tests, then replays, each as they came
+	aside    []*store.Job        // waiting, out of their turn: by hand and tests, as they came, then replays, each in sequence
 	busy     map[string]struct{} // the conversations in flight: one attempt each
 	inFlight int
-	asides   int              // of those in flight, the ones out of their turn
-	replayed int              // and of these, by a replay
-	moved    time.Time        // when an attempt last ended or, the lane being idle, began
-	parked   bool             // SQL has deliveries of it that are due: it is fed from there alone
-	letGo    map[string]int64 // the deliveries on their way back to SQL, with their sequences
-	ready    bool             // stands in the scheduler's ready list
+	asides   int                   // of those in flight, the ones out of their turn
+	replayed int                   // and of these, by a replay
+	moved    time.Time             // when an attempt last ended or, the lane being idle, began
+	parked   bool                  // SQL has deliveries of it that are due: it is fed from there alone
+	letGo    map[string]*store.Job // the deliveries on their way back to SQL that nothing is to overtake
+	ready    bool                  // stands in the scheduler's ready list
 }
 
 func newLane(of store.Due) *lane {
-	return &lane{Due: of, busy: map[string]struct{}{}, letGo: map[string]int64{}}
+	return &lane{Due: of, busy: map[string]struct{}{}, letGo: map[string]*store.Job{}}
 }
 
 // add puts a job in its place. Jobs come nearly in order: the place is found from the end.
@@ -46,10 +46,26 @@ func (l *lane) add(job *store.Job) {
 // addAside puts a job among those out of their turn.
 func (l *lane) addAside(job *store.Job) {
 	i := len(l.aside)
-	for i > 0 && job.ReplayID == nil && l.aside[i-1].ReplayID != nil {
+	for i > 0 && l.aside[i-1].ReplayID != nil && (job.ReplayID == nil || sameReplay(l.aside[i-1], job) && l.aside[i-1].Seq > job.Seq) {
 		i--
 	}
 	l.aside = slices.Insert(l.aside, i, job)
+}
+
+// takeReplay takes out what waits of the replay that a job is of.
+func (l *lane) takeReplay(of *store.Job) (taken []*store.Job) {
+	l.aside = slices.DeleteFunc(l.aside, func(job *store.Job) bool {
+		if !sameReplay(job, of) {
+			return false
+		}
+		taken = append(taken, job)
+		return true
+	})
+	return taken
+}
+
+func sameReplay(a, b *store.Job) bool {
+	return a.ReplayID != nil && b.ReplayID != nil && *a.ReplayID == *b.ReplayID
 }
 
 // next takes the first job that may go out now: the lane has a slot, and the job's conversation none in flight. What is out of
@@ -128,10 +144,11 @@ func (l *lane) choked(now time.Time) bool {
 	return l.inFlight >= laneInFlight && l.stalled(now)
 }
 
-// overtakes says whether a job from SQL comes after one that is still on its way there, and so was not seen by its claim.
+// overtakes says whether a job from SQL comes after one that is still on its way there, and so was not seen by its claim: one of
+// those in their turn, or of the same replay.
 func (l *lane) overtakes(job *store.Job) bool {
-	for _, seq := range l.letGo {
-		if seq < job.Seq {
+	for _, gone := range l.letGo {
+		if gone.Seq < job.Seq && (job.Fresh() && !gone.Aside() || sameReplay(job, gone)) {
 			return true
 		}
 	}

@@ -68,7 +68,7 @@ func (w *Worker) write(ctx context.Context, batch []*store.Outcome) {
 	}
 }
 
-// ring tells the live lists of deliveries what changed, and the feeder that a replay may go on.
+// ring tells the live lists of deliveries what changed, and the replayer that a replay may go on.
 func (w *Worker) ring(batch []*store.Outcome, changed, disabled []string) {
 	done := make(map[string]bool, len(changed))
 	for _, id := range changed {
@@ -83,7 +83,7 @@ func (w *Worker) ring(batch []*store.Outcome, changed, disabled []string) {
 		}
 	}
 	if replayed {
-		w.poke()
+		nudge(w.replays)
 	}
 	for business, deliveries := range of {
 		w.cfg.Stream.PublishDeliveries(business, deliveries...)

@@ -1,10 +1,12 @@
 package webhook
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"parley/store"
@@ -72,10 +74,14 @@ func (p Policy) decide(number int, a answer, chance float64) verdict {
 	return v
 }
 
-// retryAfter reads the header Retry-After (RFC 9110, section 10.2.3), seconds or a date; 0 for none, or for nonsense.
+// retryAfter reads the header Retry-After (RFC 9110, section 10.2.3), seconds or a date; 0 for none, or for nonsense. More seconds
+// than can be counted are as long as may be asked for.
 func retryAfter(header string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
+	switch seconds, err := strconv.ParseUint(header, 10, 31); {
+	case err == nil:
 		return time.Duration(seconds) * time.Second
+	case errors.Is(err, strconv.ErrRange) && strings.Trim(header, "0123456789") == "":
+		return maxRetryAfter
 	}
 	if at, err := http.ParseTime(header); err == nil {
 		return max(0, at.Sub(now))

@@ -46,7 +46,8 @@ func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for header, want := range map[string]time.Duration{
-		"": 0, "7": 7 * time.Second, "-7": 0, "7.5": 0, "soon": 0, "99999999999999999999": 0,
+		"": 0, "7": 7 * time.Second, "-7": 0, "7.5": 0, "soon": 0,
+		"4294967295": maxRetryAfter, "99999999999999999999": maxRetryAfter, "-99999999999999999999": 0, "99999999999999999999s": 0,
 		now.Add(time.Minute).Format(http.TimeFormat): time.Minute,
 		now.Add(-time.Hour).Format(http.TimeFormat):  0,
 	} {

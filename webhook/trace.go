@@ -16,6 +16,7 @@ type trace struct {
 	start time.Time
 
 	mu      sync.Mutex // guards what follows: a dial may outlive its request
+	got     bool       // there is a connection: a dial that goes on was not needed
 	began   map[string]time.Time
 	looking time.Time
 	shaking time.Time
@@ -31,13 +32,21 @@ func (t *trace) on(ctx context.Context) context.Context {
 		defer t.mu.Unlock()
 		note(time.Now())
 	}
+	dialling := func(note func(now time.Time)) {
+		locked(func(now time.Time) {
+			if !t.got {
+				note(now)
+			}
+		})
+	}
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		DNSStart: func(httptrace.DNSStartInfo) { locked(func(now time.Time) { t.looking = now }) },
+		GetConn:  func(string) { locked(func(time.Time) { t.got = false }) }, // again, where the one that was used before was dead
+		DNSStart: func(httptrace.DNSStartInfo) { dialling(func(now time.Time) { t.looking = now }) },
 		DNSDone: func(httptrace.DNSDoneInfo) {
-			locked(func(now time.Time) { t.made.DNSMs = milliseconds(t.looking, now) })
+			dialling(func(now time.Time) { t.made.DNSMs = milliseconds(t.looking, now) })
 		},
 		ConnectStart: func(_, addr string) {
-			locked(func(now time.Time) {
+			dialling(func(now time.Time) {
 				if t.began == nil { // most attempts dial nothing
 					t.began = map[string]time.Time{}
 				}
@@ -45,18 +54,19 @@ func (t *trace) on(ctx context.Context) context.Context {
 			})
 		},
 		ConnectDone: func(_, addr string, err error) {
-			locked(func(now time.Time) {
+			dialling(func(now time.Time) {
 				if err == nil {
 					t.made.ConnectMs, t.made.RemoteAddress = milliseconds(t.began[addr], now), &addr
 				}
 			})
 		},
-		TLSHandshakeStart: func() { locked(func(now time.Time) { t.shaking = now }) },
+		TLSHandshakeStart: func() { dialling(func(now time.Time) { t.shaking = now }) },
 		TLSHandshakeDone: func(tls.ConnectionState, error) {
-			locked(func(now time.Time) { t.made.TLSMs = milliseconds(t.shaking, now) })
+			dialling(func(now time.Time) { t.made.TLSMs = milliseconds(t.shaking, now) })
 		},
 		GotConn: func(c httptrace.GotConnInfo) {
 			locked(func(time.Time) {
+				t.got = true
 				if c.Reused { // another request's dial may have been noted here, which was then not needed
 					t.made.DNSMs, t.made.ConnectMs, t.made.TLSMs = nil, nil, nil
 				}

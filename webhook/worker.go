@@ -48,6 +48,7 @@ type Worker struct {
 	asks      chan ask
 	takes     chan int      // shards to be taken
 	pokes     chan struct{} // something was made due: one waits at most
+	replays   chan struct{} // a replay may go on: likewise
 	fed       chan fed
 	tasks     chan task // to senders that are idle
 	ended     chan ended
@@ -87,7 +88,7 @@ func New(cfg Config) *Worker {
 	}
 	w := &Worker{
 		cfg: cfg, replica: uuid.NewString(), holds: holds{shared: cfg.Store.Shared(), of: map[int]*hold{}},
-		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), fed: make(chan fed, 16),
+		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), replays: make(chan struct{}, 1), fed: make(chan fed, 16),
 		tasks: make(chan task), ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
 		targets: targets{of: map[string]*target{}}, changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
 		documents: documents{of: map[string]*shared{}}, tokens: newTokens(),
@@ -118,15 +119,8 @@ func (w *Worker) Changed(business string) {
 		}
 	}
 	w.changed[business] = now
-	w.poke()
-}
-
-// poke has the feeder look at once for what was made due.
-func (w *Worker) poke() {
-	select {
-	case w.pokes <- struct{}{}:
-	default:
-	}
+	nudge(w.pokes)
+	nudge(w.replays)
 }
 
 func (w *Worker) changedAt(business string) store.Time {
@@ -141,6 +135,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { w.feed(ctx) })
 	helpers.Go(func() { w.renew(ctx) })
+	helpers.Go(func() { w.replay(ctx) })
 	recording, endRecording := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRecording()
 	recorded := make(chan struct{})
@@ -160,12 +155,18 @@ func (w *Worker) Run(ctx context.Context) error {
 		if w.due(time.Now()) {
 			send, next = w.asks, w.ask(time.Now())
 		}
+		pokes := w.pokes
+		if w.asked { // what was made due meanwhile is asked for after this
+			pokes = nil
+		}
 		select {
 		case <-ctx.Done():
 		case send <- next:
 			w.asked, w.letGo = true, nil
 		case f := <-w.fed:
 			w.take(f)
+		case <-pokes:
+			w.nextAsk = time.Time{}
 		case e := <-w.ended:
 			w.attemptEnded(e)
 		case <-w.tokens.freed:
@@ -271,14 +272,12 @@ func (w *Worker) tidy(now time.Time) {
 			clear(l.letGo)
 			w.setParked(l, false)
 		}
-		l.aside = slices.DeleteFunc(l.aside, func(job *store.Job) bool { // fresh ones may keep them waiting
-			late := w.late(job)
-			if late {
-				w.dequeued(job)
-				w.release(job)
-			}
-			return late
-		})
+		for i := slices.IndexFunc(l.aside, w.late); i >= 0; i = slices.IndexFunc(l.aside, w.late) { // fresh ones may keep them waiting
+			job := l.aside[i]
+			l.aside = slices.Delete(l.aside, i, i+1)
+			w.dequeued(job)
+			w.giveAsideBack(l, job)
+		}
 		if l.stalled(now) {
 			w.documents.drop(l.queue)
 			w.documents.drop(l.aside)
@@ -319,10 +318,10 @@ func (w *Worker) dispatch(ctx context.Context) {
 	}
 }
 
-// cutShort gives back a job that was not sent. Nothing is to overtake it, unless it had no place in the order anyway.
+// cutShort gives back a job that was not sent. Nothing is to overtake it, unless it has no place in the order anyway.
 func (w *Worker) cutShort(l *lane, job *store.Job) {
 	if job.Aside() {
-		w.release(job)
+		w.giveAsideBack(l, job)
 		return
 	}
 	w.giveBack(l, job)

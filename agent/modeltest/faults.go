@@ -49,6 +49,7 @@ func (d Dialect) testFailures(t *testing.T) {
 		"204":                {status(204, ""), failed},
 		"a redirect":         {status(307, stream), failed},
 		"a whole 302":        {status(302, whole), failed},
+		"another protocol":   {switches, failed},
 
 		"nothing":                     {Says(""), failed},
 		"white space":                 {Says(strings.Repeat(" \n", 100)), failed},

@@ -133,6 +133,18 @@ func hang(first string) http.HandlerFunc {
 	}
 }
 
+// switches says that it speaks another protocol from now on, and says nothing in it.
+func switches(w http.ResponseWriter, _ *http.Request) {
+	conn, out, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, _ = out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+	_ = out.Flush()
+	_, _ = io.Copy(io.Discard, out)
+}
+
 // drip sends a byte now and then, so that no single read takes long.
 func drip(w http.ResponseWriter, r *http.Request) {
 	ticker := time.NewTicker(5 * time.Millisecond)
