@@ -19,9 +19,9 @@ import (
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// bringUp brings the schema to this binary's version. Every migration is one transaction of statements that can be run
-// again, and counts as applied only after it: an interrupted one is finished by the next start. A database that a newer
-// binary has touched is refused, since nothing is known of what its tables mean.
+// bringUp brings the schema to this binary's version. Every migration is one transaction with the mark that it was applied: an
+// interrupted one is done by the next start. A database that a newer binary has touched is refused, since nothing is known of what
+// its tables mean.
 func (s *Store) bringUp(ctx context.Context) error {
 	if !s.remote() {
 		return migrateUp(ctx, s.db)
@@ -80,7 +80,7 @@ func migrateUp(ctx context.Context, db *bun.DB) error {
 		return fmt.Errorf("read the migrations of this binary: %w", err)
 	}
 	m := migrate.NewMigrator(db, migrations, migrate.WithTableName("migrations"), migrate.WithLocksTableName("migration_locks"),
-		migrate.WithMarkAppliedOnSuccess(true), migrate.WithUpsert(true))
+		migrate.WithMarkAppliedOnSuccess(true), migrate.WithUpsert(true), migrate.BeforeMigration(unapplied), migrate.AfterMigration(markApplied))
 	if err := m.Init(ctx); err != nil {
 		return fmt.Errorf("prepare the migrations table: %w", err)
 	}
@@ -96,8 +96,34 @@ func migrateUp(ctx context.Context, db *bun.DB) error {
 		return fmt.Errorf("the database was made by a newer version of Parley (it has migration %s, which this binary does not know): run that version",
 			strings.Join(names, ", "))
 	}
-	if _, err := m.Migrate(ctx); err != nil {
-		return fmt.Errorf("migrate the database: %w", err)
+	for {
+		switch _, err := m.Migrate(ctx); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, errApplied):
+			return fmt.Errorf("migrate the database: %w", err)
+		}
+	}
+}
+
+var errApplied = errors.New("applied by another process")
+
+// unapplied looks again, in the transaction that is to apply a migration, whether another process has applied it: one that opens the
+// SQLite file at the same time, which there is no migration lock for. That transaction is the only one that writes.
+func unapplied(ctx context.Context, tx bun.IConn, of *migrate.Migration) error {
+	var applied bool
+	if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM migrations WHERE name = ?)", of.Name).Scan(&applied); err != nil {
+		return err
+	}
+	if applied {
+		return errApplied
 	}
 	return nil
+}
+
+// markApplied marks a migration in its own transaction. The migrator marks it once more, but only after that: a process that was
+// killed in between would have it applied again by the next start, and few statements can be.
+func markApplied(ctx context.Context, tx bun.IConn, of *migrate.Migration) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO migrations (name, group_id) VALUES (?, ?)", of.Name, of.GroupID)
+	return err
 }
