@@ -105,4 +105,10 @@ func (s *Store) Copy(ctx context.Context, event string, n int) error {
 }
 
 // OpenPool opens a pool of one connection to PostgreSQL.
-func OpenPool(url string) *sql.DB { return openPool(url, 1).DB }
+func OpenPool(url string) *sql.DB {
+	db, err := openPool(url, 1)
+	if err != nil {
+		panic(err)
+	}
+	return db.DB
+}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
-	"github.com/uptrace/bun/driver/pgdriver"
 	"github.com/uptrace/bun/migrate"
 )
 
@@ -26,16 +25,21 @@ func (s *Store) bringUp(ctx context.Context) error {
 	if !s.remote() {
 		return migrateUp(ctx, s.db)
 	}
-	db := s.patientDB(ctx)
-	err := migrateAlone(ctx, db)
-	return errors.Join(err, db.Close())
+	db, err := s.patientDB(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(migrateAlone(ctx, db), db.Close())
 }
 
 // patientDB is one connection to PostgreSQL on which a statement may take as long as it takes: the driver's own patience is for
 // what callers wait for, and an index over a large table takes minutes. It ends with ctx, and a server that does not answer any
 // more is noticed by the network's probes.
-func (s *Store) patientDB(ctx context.Context) *bun.DB {
-	connector := pgdriver.NewConnector(pgdriver.WithDSN(s.cfg.URL), pgdriver.WithApplicationName("parley migration"))
+func (s *Store) patientDB(ctx context.Context) (*bun.DB, error) {
+	connector, err := newConnector(s.cfg.URL, "parley migration")
+	if err != nil {
+		return nil, err
+	}
 	cfg := connector.Config()
 	cfg.ReadTimeout = 0
 	dialer := net.Dialer{Timeout: cfg.DialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeEvery, Interval: probeEvery}}
@@ -48,7 +52,7 @@ func (s *Store) patientDB(ctx context.Context) *bun.DB {
 	}
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(1) // the lock is the connection's
-	return bun.NewDB(db, pgdialect.New())
+	return bun.NewDB(db, pgdialect.New()), nil
 }
 
 const probeEvery = 15 * time.Second

@@ -168,7 +168,10 @@ func (s *Store) startBatchers(ctx context.Context) (err error) {
 		return err
 	}
 	for _, b := range []**batcher{&s.batcher, &s.worker} {
-		db := openPool(s.cfg.URL, 1, byKey)
+		var db *bun.DB
+		if db, err = openPool(s.cfg.URL, 1, byKey); err != nil {
+			break
+		}
 		s.pools = append(s.pools, db)
 		if *b, err = s.startBatcher(ctx, db); err != nil {
 			break
@@ -256,13 +259,13 @@ func createPrivate(path string) error {
 }
 
 func (s *Store) openPostgres(ctx context.Context) error {
-	u, err := url.Parse(s.cfg.URL)
-	if err != nil || u.Host == "" {
-		return errors.New("the database URL does not parse as postgres://user:password@host/database")
+	var err error
+	if s.db, err = openPool(s.cfg.URL, readers); err != nil {
+		return err
 	}
-	s.db = openPool(s.cfg.URL, readers)
 	s.read = s.db
 	if err := s.db.PingContext(ctx); err != nil {
+		u, _ := url.Parse(s.cfg.URL) // as openPool did
 		return errors.Join(fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err), s.db.Close())
 	}
 	return nil

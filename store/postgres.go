@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"net/url"
 	"sync/atomic"
 
 	"github.com/uptrace/bun"
@@ -24,8 +25,26 @@ var awake = map[string]any{"idle_in_transaction_session_timeout": fmt.Sprint(Sha
 // small must not go on reading all of it when it has grown.
 var byKey = map[string]any{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 
-func openPool(url string, connections int, params ...map[string]any) *bun.DB {
-	connector := pgdriver.NewConnector(pgdriver.WithDSN(url), pgdriver.WithApplicationName("parley"))
+// newConnector reads a database URL, and never says a password that stands in it.
+func newConnector(raw, as string) (*pgdriver.Connector, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.User != nil && u.User.Username() == "" { // the driver panics at a user without a name
+		return nil, errors.New("the database URL does not parse as postgres://user:password@host/database")
+	}
+	made, err := pgdriver.NewDriver().OpenConnector(raw)
+	if err != nil {
+		return nil, fmt.Errorf("the database URL: %w", err)
+	}
+	connector := made.(*pgdriver.Connector)
+	connector.Config().AppName = as
+	return connector, nil
+}
+
+func openPool(url string, connections int, params ...map[string]any) (*bun.DB, error) {
+	connector, err := newConnector(url, "parley")
+	if err != nil {
+		return nil, err
+	}
 	set := connector.Config().ConnParams // of the URL
 	if set == nil {
 		set = map[string]any{}
@@ -37,7 +56,7 @@ func openPool(url string, connections int, params ...map[string]any) *bun.DB {
 	db := sql.OpenDB(pgConnector{connector, new(atomic.Int64)})
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
-	return bun.NewDB(db, pgdialect.New())
+	return bun.NewDB(db, pgdialect.New()), nil
 }
 
 // pgConnector makes connections that end with their first failure. The driver sees to that for plain statements, and not for
