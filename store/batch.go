@@ -324,7 +324,7 @@ func lost(err error) bool {
 	var pg pgdriver.Error
 	if errors.As(err, &pg) {
 		class := pg.Field('C')
-		return strings.HasPrefix(class, "08") || strings.HasPrefix(class, "57P") // connection exceptions, shutdown
+		return fatal(pg) || strings.HasPrefix(class, "08") || strings.HasPrefix(class, "57P") // connection exceptions, shutdown
 	}
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||

@@ -86,7 +86,7 @@ type pgConn struct {
 // the pool that were made before have most likely ended too: none of them is used again.
 func (c *pgConn) check(err error) error {
 	var said pgdriver.Error
-	if err == nil || errors.As(err, &said) && said.Field('V') != "FATAL" && said.Field('V') != "PANIC" {
+	if err == nil || errors.As(err, &said) && !fatal(said) {
 		return err
 	}
 	_ = c.Close()
@@ -96,6 +96,9 @@ func (c *pgConn) check(err error) error {
 	}
 	return err
 }
+
+// fatal says whether PostgreSQL ended the connection with this error.
+func fatal(said pgdriver.Error) bool { return said.Field('V') == "FATAL" || said.Field('V') == "PANIC" }
 
 // ResetSession is asked before the pool gives the connection out again.
 func (c *pgConn) ResetSession(ctx context.Context) error {
