@@ -104,6 +104,12 @@ func (s *Store) Copy(ctx context.Context, event string, n int) error {
 	return err
 }
 
+// Readers is how many connections to PostgreSQL reads have, and what changes many rows.
+const Readers = readers
+
+// MigrationLock is the key of the advisory lock of those that migrate.
+const MigrationLock = migrationLock
+
 // OpenPool opens a pool of one connection to PostgreSQL.
 func OpenPool(url string) *sql.DB {
 	db, err := openPool(url, 1)

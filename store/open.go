@@ -66,10 +66,11 @@ type Store struct {
 	cfg     Config
 	db      *bun.DB // the writer: for SQLite a single connection
 	read    *bun.DB // readers, beside the writer
+	leases  *bun.DB // on PostgreSQL one connection of their own, and the clock's: they must not wait behind whoever reads
 	sealer  *Sealer
 	batcher *batcher
 	worker  *batcher  // of the delivery worker's writes: on PostgreSQL another connection's, on SQLite the same
-	pools   []*bun.DB // of the batchers on PostgreSQL
+	pools   []*bun.DB // on PostgreSQL those of the leases and the batchers
 	unlock  func() error
 	log     *slog.Logger
 
@@ -238,6 +239,7 @@ func (s *Store) openSQLite(ctx context.Context) error {
 	if err = s.db.PingContext(ctx); err != nil {
 		return errors.Join(fmt.Errorf("open the SQLite database %s: %w", path, err), s.db.Close(), s.unlock())
 	}
+	s.leases = s.db
 	if s.read, err = open("&_pragma=query_only(true)", 4); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.unlock())
 	}
@@ -263,15 +265,18 @@ func (s *Store) openPostgres(ctx context.Context) error {
 	if s.db, err = openPool(s.cfg.URL, readers); err != nil {
 		return err
 	}
-	s.read = s.db
+	if s.leases, err = openPool(s.cfg.URL, 1); err != nil {
+		return errors.Join(err, s.db.Close())
+	}
+	s.read, s.pools = s.db, []*bun.DB{s.leases}
 	if err := s.db.PingContext(ctx); err != nil {
 		u, _ := url.Parse(s.cfg.URL) // as openPool did
-		return errors.Join(fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err), s.db.Close())
+		return errors.Join(fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err), s.db.Close(), s.leases.Close())
 	}
 	return nil
 }
 
-// readers are the connections to PostgreSQL beside those of the batchers.
+// readers are the connections to PostgreSQL beside those of the leases and the batchers.
 const readers = 20
 
 // remote says whether a connection to the database can be lost while the database lives on.
