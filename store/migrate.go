@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -29,7 +30,7 @@ func (s *Store) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(migrateAlone(ctx, db), db.Close())
+	return errors.Join(s.migrateAlone(ctx, db), db.Close())
 }
 
 // patientDB is one connection to PostgreSQL on which a statement may take as long as it takes: the driver's own patience is for
@@ -42,8 +43,12 @@ func (s *Store) patientDB(ctx context.Context) (*bun.DB, error) {
 	}
 	cfg := connector.Config()
 	cfg.ReadTimeout = 0
+	var dialed atomic.Bool
 	dialer := net.Dialer{Timeout: cfg.DialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeEvery, Interval: probeEvery}}
 	cfg.Dialer = func(dialing context.Context, network, addr string) (net.Conn, error) {
+		if dialed.Swap(true) { // what was locked over the first connection is not any more
+			return nil, errors.New("the connection was lost")
+		}
 		conn, err := dialer.DialContext(dialing, network, addr)
 		if err == nil {
 			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the driver would wait for the answer
@@ -57,21 +62,32 @@ func (s *Store) patientDB(ctx context.Context) (*bun.DB, error) {
 
 const probeEvery = 15 * time.Second
 
-// migrateAlone migrates under the migration lock.
-func migrateAlone(ctx context.Context, db *bun.DB) error {
-	for locked := false; !locked; { // by asking again and again: a statement would go on waiting there when this process is gone
+// migrateAlone migrates under the migration lock, all over one connection. It gives the lock back itself: a pooler may keep the
+// session.
+func (s *Store) migrateAlone(ctx context.Context, db *bun.DB) error {
+	told := false
+	for locked := false; ; { // by asking again and again: a statement would go on waiting there when this process is gone
 		if err := db.NewRaw("SELECT pg_try_advisory_lock(?)", migrationLock).Scan(ctx, &locked); err != nil {
 			return fmt.Errorf("wait for another server's migration: %w", err)
 		}
-		if !locked {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(50 * time.Millisecond):
-			}
+		if locked {
+			break
+		}
+		if !told {
+			s.log.Info("wait for another server that migrates the database")
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return migrateUp(ctx, db) // the lock goes with the connection
+	err := migrateUp(ctx, db)
+	if _, unlocking := db.ExecContext(ctx, "SELECT pg_advisory_unlock(?)", migrationLock); unlocking != nil {
+		err = errors.Join(err, fmt.Errorf("give the migration lock back: %w", unlocking))
+	}
+	return err
 }
 
 // migrationLock is the advisory lock under which one of the servers that start at once migrates; the others wait, and find it

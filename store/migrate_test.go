@@ -3,6 +3,7 @@ package store_test
 import (
 	"database/sql"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -169,4 +170,45 @@ func TestStartsBesideEachOther(t *testing.T) {
 		}
 		starts.Wait()
 	}
+}
+
+// TestTheMigrationLockIsGivenBack: also where a pooler keeps the session. Whoever waits for it says so once.
+func TestTheMigrationLockIsGivenBack(t *testing.T) {
+	t.Parallel()
+	database := servers.Database(t)
+	pooled := through(t, database, &servers.Relay{Pooled: true})
+	open(t, func(c *store.Config) { c.URL = pooled })
+	db := store.OpenPool(database)
+	defer func() { _ = db.Close() }()
+	var held int
+	err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_locks
+		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&held)
+	if err != nil || held != 0 {
+		t.Fatalf("%d locks are left, %v", held, err)
+	}
+
+	other := store.OpenPool(database)
+	defer func() { _ = other.Close() }()
+	if _, err := other.ExecContext(t.Context(), "SELECT pg_advisory_lock($1)", store.MigrationLock); err != nil {
+		t.Fatal(err)
+	}
+	said := make(lines, 100)
+	asked := make(chan error, 1)
+	go func() {
+		<-said
+		_, err := other.ExecContext(t.Context(), "SELECT pg_advisory_unlock($1)", store.MigrationLock)
+		asked <- err
+	}()
+	open(t, func(c *store.Config) { c.URL, c.Log = database, slog.New(slog.NewTextHandler(said, nil)) })
+	if err := <-asked; err != nil || len(said) > 0 {
+		t.Errorf("%v, and %d more lines", err, len(said))
+	}
+}
+
+// lines are written to, line by line.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
 }
