@@ -84,8 +84,9 @@ func (s *Store) migrateAlone(ctx context.Context, db *bun.DB) error {
 		}
 	}
 	err := migrateUp(ctx, db)
-	if _, unlocking := db.ExecContext(ctx, "SELECT pg_advisory_unlock(?)", migrationLock); unlocking != nil {
-		err = errors.Join(err, fmt.Errorf("give the migration lock back: %w", unlocking))
+	_, unlocking := db.ExecContext(ctx, "SELECT pg_advisory_unlock(?)", migrationLock)
+	if err == nil && unlocking != nil {
+		err = fmt.Errorf("give the migration lock back: %w", unlocking)
 	}
 	return err
 }
