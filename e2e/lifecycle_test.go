@@ -32,6 +32,7 @@ func TestStartRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = busy.Close() }) // after the parallel subtests
+	secretKey := "PARLEY_SECRET_KEY=" + strings.Repeat("A", 43) + "="
 	for name, c := range map[string]struct {
 		env    []string
 		args   []string
@@ -45,10 +46,15 @@ func TestStartRefusals(t *testing.T) {
 		"two at once":      {env: []string{"PARLEY_RATE_LIMIT=many", "PARLEY_TURN_TIMEOUT=0s"}, expect: "PARLEY_TURN_TIMEOUT must be more than 0; PARLEY_RATE_LIMIT"},
 		"wrong database":   {env: []string{"PARLEY_DATABASE_URL=mysql://x"}, expect: "PARLEY_DATABASE_URL"},
 		"no key":           {env: []string{"PARLEY_DATABASE_URL=postgres://127.0.0.1:1/x"}, expect: "PARLEY_SECRET_KEY is required"},
-		"no PostgreSQL":    {env: []string{"PARLEY_DATABASE_URL=postgres://u:hidden@127.0.0.1:1/x", "PARLEY_SECRET_KEY=" + strings.Repeat("A", 43) + "="}, expect: "reach PostgreSQL at 127.0.0.1:1"},
-		"wrong DSN":        {env: []string{"PARLEY_DATABASE_URL=postgres://u:hidden@[x/y", "PARLEY_SECRET_KEY=" + strings.Repeat("A", 43) + "="}, expect: "database URL does not parse"},
+		"no PostgreSQL":    {env: []string{"PARLEY_DATABASE_URL=postgres://u:hidden@127.0.0.1:1/x", secretKey}, expect: "reach PostgreSQL at 127.0.0.1:1"},
+		"wrong DSN":        {env: []string{"PARLEY_DATABASE_URL=postgres://u:hidden@[x/y", secretKey}, expect: "database URL does not parse"},
+		"wrong sslmode":    {env: []string{"PARLEY_DATABASE_URL=postgres://u:hidden@h/x?sslmode=verify_full", secretKey}, expect: "sslmode 'verify_full' is not supported"},
+		"no root":          {env: []string{"PARLEY_DATABASE_URL=postgres://u:hidden@h/x?sslrootcert=missing.pem", secretKey}, expect: "missing.pem"},
+		"no certificate":   {env: []string{"PARLEY_DATABASE_URL=postgres://u:hidden@h/x?sslmode=verify-full&sslcert=missing.pem&sslkey=k", secretKey}, expect: "missing.pem"},
+		"no user":          {env: []string{"PARLEY_DATABASE_URL=postgres://:hidden@h/x", secretKey}, expect: "database URL does not parse"},
+		"no duration":      {env: []string{"PARLEY_DATABASE_URL=postgres://u:hidden@h/x?read_timeout=soon", secretKey}, expect: "read_timeout"},
 		"wrong secret key": {env: []string{"PARLEY_SECRET_KEY=short"}, expect: "PARLEY_SECRET_KEY must be 32 bytes"},
-		"wrong old key":    {env: []string{"PARLEY_SECRET_KEY=" + strings.Repeat("A", 43) + "=", "PARLEY_SECRET_KEY_OLD=hidden"}, expect: "PARLEY_SECRET_KEY_OLD must be"},
+		"wrong old key":    {env: []string{secretKey, "PARLEY_SECRET_KEY_OLD=hidden"}, expect: "PARLEY_SECRET_KEY_OLD must be"},
 		"an old key alone": {env: []string{"PARLEY_SECRET_KEY_OLD=" + strings.Repeat("A", 43) + "="}, expect: "PARLEY_SECRET_KEY_OLD needs PARLEY_SECRET_KEY"},
 		"wrong proxy":      {env: []string{"PARLEY_EGRESS_PROXY=ftp://u:hidden@proxy"}, expect: "PARLEY_EGRESS_PROXY is not a URL"},
 		"wrong redis":      {env: []string{"PARLEY_REDIS_URL=http://x"}, expect: "PARLEY_REDIS_URL"},

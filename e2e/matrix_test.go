@@ -172,12 +172,12 @@ type rig struct {
 	postgres *servers.Postgres
 	received *receiver
 
-	callers    []caller
-	database   string // its address; empty: a SQLite file
-	toRedis    *relay // through which the last replica reaches Redis
-	toPostgres *relay // through which all of them reach PostgreSQL
-	asleep     atomic.Pointer[server]
-	slow       atomic.Int64 // requests that wait at a slow receiver
+	callers  []caller
+	database string         // its address; empty: a SQLite file
+	toRedis  *servers.Relay // through which the last replica reaches Redis
+	doubts   doubts         // of commits, on the way of all of them to PostgreSQL
+	asleep   atomic.Pointer[server]
+	slow     atomic.Int64 // requests that wait at a slow receiver
 
 	mu           sync.Mutex // guards what follows
 	rnd          *rand.Rand
@@ -208,14 +208,14 @@ func newRig(t *testing.T, mode, deadly string, f failure, rnd *rand.Rand) *rig {
 	} else {
 		r.postgres = servers.NewPostgres(t)
 		r.database = r.postgres.Database(t)
-		r.toPostgres = newRelay(t, r.postgres.Addr)
-		fleet := productionOn(t, through(r.database, r.toPostgres.addr), 2, env...)
+		toPostgres := (&servers.Relay{To: r.postgres.Addr, Judge: r.doubts.judge}).Start(t)
+		fleet := productionOn(t, through(r.database, toPostgres.Addr), 2, env...)
 		r.servers, r.bell = fleet.replicas, fleet.bell
 		if f.relayed {
-			r.toRedis = newRelay(t, r.bell.Addr)
+			r.toRedis = (&servers.Relay{To: r.bell.Addr}).Start(t)
 			last := r.servers[len(r.servers)-1]
 			last.kill()
-			last.env = append(last.env[:len(last.env):len(last.env)], "PARLEY_REDIS_URL=redis://"+r.toRedis.addr)
+			last.env = append(last.env[:len(last.env):len(last.env)], "PARLEY_REDIS_URL=redis://"+r.toRedis.Addr)
 			last.up()
 		}
 		for _, s := range r.servers {

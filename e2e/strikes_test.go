@@ -1,16 +1,20 @@
 package e2e_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/uptrace/bun/driver/pgdriver"
 	_ "modernc.org/sqlite" // the database of the embedded mode
+
+	"parley/e2e/servers"
 )
 
 const (
@@ -134,19 +138,41 @@ func loseRedis(r *rig) {
 	state := func(want string) {
 		eventually(r.t, "redis "+want+" at one replica", func() bool { return r.redisAt(one) == want })
 	}
-	r.toRedis.sever()
+	r.toRedis.Sever()
 	state("degraded")
 	r.more(30)
-	r.toRedis.mend()
+	r.toRedis.Mend()
 	state("ok")
 	r.more(10)
 }
 
+// doubts are what becomes of commits on their way to PostgreSQL.
+type doubts struct {
+	left  atomic.Int64 // how many commits are still to be left in doubt
+	met   atomic.Int64 // that were
+	asked atomic.Int64 // how often a server wanted to know what became of one
+}
+
+// judge cuts connections in a commit, which reaches PostgreSQL or not, by turns. Of the questions what became of it every other
+// one goes unanswered.
+func (d *doubts) judge(said []byte) servers.Fate {
+	switch {
+	case bytes.Contains(said, []byte("COMMIT\x00")) && d.left.Add(-1) >= 0:
+		if d.met.Add(1)%2 == 0 {
+			return servers.Unanswered
+		}
+		return servers.Lost
+	case said[0] == 'Q' && bytes.Contains(said, []byte("INSERT INTO batches")) && d.asked.Add(1)%2 == 1:
+		return servers.Unanswered
+	}
+	return servers.Passed
+}
+
 // doubtCommits cuts connections to PostgreSQL between a commit and its answer.
 func doubtCommits(r *rig) {
-	target := r.toPostgres.doubted.Load() + 6
-	r.toPostgres.doubts.Store(6)
-	eventually(r.t, "in doubt", func() bool { return r.toPostgres.doubted.Load() >= target })
+	target := r.doubts.met.Load() + 6
+	r.doubts.left.Store(6)
+	eventually(r.t, "in doubt", func() bool { return r.doubts.met.Load() >= target })
 	r.allowed += len(r.servers) * endpointInFlight // shards may change hands meanwhile
 	r.more(20)
 }

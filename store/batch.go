@@ -294,14 +294,19 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) (*tx,
 	return t, nil
 }
 
-// find writes the batch's own id once more, for as long as ctx lets it. A COMMIT may still be on its way: writing waits for its
-// transaction. If the id is there then, it was committed; if it could be written, it never can be.
+// findSQL leaves a tombstone in a batch's place, and says whether the batch is there. It can be asked again: a tombstone, which is of
+// an instant below 0, stays one.
+const findSQL = `INSERT INTO batches (id, created_at) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET created_at = batches.created_at
+	RETURNING created_at > 0`
+
+// find says what became of the batch, for as long as ctx lets it. A COMMIT may still be on its way: writing the batch's own id waits
+// for its transaction. If that is there then, it was committed; if a tombstone is, it never can be. The answer to this may be lost as
+// well, and what was given up here may still be done there: so it is the row that says it, and not whether it could be written.
 func (b *batcher) find(ctx context.Context, id string) (committed bool, err error) {
 	for {
-		res, err := b.s.db.NewRaw("INSERT INTO batches (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", id, b.s.Now()).Exec(ctx)
+		err := b.db.NewRaw(findSQL, id, -b.s.Now()).Scan(ctx, &committed)
 		if err == nil {
-			n, err := res.RowsAffected()
-			return n == 0, err
+			return committed, nil
 		}
 		select {
 		case <-ctx.Done():
@@ -324,7 +329,7 @@ func lost(err error) bool {
 	var pg pgdriver.Error
 	if errors.As(err, &pg) {
 		class := pg.Field('C')
-		return strings.HasPrefix(class, "08") || strings.HasPrefix(class, "57P") // connection exceptions, shutdown
+		return fatal(pg) || strings.HasPrefix(class, "08") || strings.HasPrefix(class, "57P") // connection exceptions, shutdown
 	}
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||

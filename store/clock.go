@@ -35,7 +35,7 @@ func (s *Store) syncClock(ctx context.Context) error {
 	if !s.remote() {
 		return nil
 	}
-	conn, err := s.read.Conn(ctx)
+	conn, err := s.leases.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("read the database's clock: %w", err)
 	}

@@ -108,11 +108,29 @@ func (s *Store) Copy(ctx context.Context, event string, n int) error {
 	return err
 }
 
+// Readers is how many connections to PostgreSQL reads have, and what changes many rows.
+const Readers = readers
+
+// MigrationLock is the key of the advisory lock of those that migrate.
+const MigrationLock = migrationLock
+
 // OpenPool opens a pool of one connection to PostgreSQL.
-func OpenPool(url string) *sql.DB { return openPool(url, 1).DB }
+func OpenPool(url string) *sql.DB {
+	db, err := openPool(url, 1)
+	if err != nil {
+		panic(err)
+	}
+	return db.DB
+}
 
 // OpenKeyed opens one on which plans stay.
-func OpenKeyed(url string) *sql.DB { return openPool(url, 1, byKey).DB }
+func OpenKeyed(url string) *sql.DB {
+	db, err := openPool(url, 1, byKey)
+	if err != nil {
+		panic(err)
+	}
+	return db.DB
+}
 
 // AgePlans lets their time pass for the plans of a connection.
 func AgePlans(ctx context.Context, db *sql.DB) error {
@@ -130,16 +148,16 @@ func AgePlans(ctx context.Context, db *sql.DB) error {
 
 // HotPlans are the plans that stay of the statements that are prepared on PostgreSQL, by their text, as they are made now.
 func (s *Store) HotPlans(ctx context.Context) (map[string]string, error) {
-	pool := openPool(s.cfg.URL, 1, byKey)
+	pool := OpenKeyed(s.cfg.URL)
 	defer func() { _ = pool.Close() }()
 	plans := map[string]string{}
 	for _, text := range append(slices.Collect(maps.Keys(s.hotReads)), s.hotWrites...) {
 		text = numbered(text)
 		nulls := strings.TrimSuffix(strings.Repeat("NULL, ", strings.Count(text, "$")), ", ")
-		if _, err := pool.DB.ExecContext(ctx, "PREPARE hot AS "+text); err != nil {
+		if _, err := pool.ExecContext(ctx, "PREPARE hot AS "+text); err != nil {
 			return nil, fmt.Errorf("%s: %w", text, err)
 		}
-		rows, err := pool.DB.QueryContext(ctx, "EXPLAIN (COSTS OFF) EXECUTE hot("+nulls+")")
+		rows, err := pool.QueryContext(ctx, "EXPLAIN (COSTS OFF) EXECUTE hot("+nulls+")")
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", text, err)
 		}
@@ -155,7 +173,7 @@ func (s *Store) HotPlans(ctx context.Context) (map[string]string, error) {
 			return nil, err
 		}
 		plans[text] = strings.Join(lines, "\n")
-		if _, err := pool.DB.ExecContext(ctx, "DEALLOCATE hot"); err != nil {
+		if _, err := pool.ExecContext(ctx, "DEALLOCATE hot"); err != nil {
 			return nil, err
 		}
 	}

@@ -8,38 +8,47 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
-	"github.com/uptrace/bun/driver/pgdriver"
 	"github.com/uptrace/bun/migrate"
 )
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// bringUp brings the schema to this binary's version. Every migration is one transaction of statements that can be run
-// again, and counts as applied only after it: an interrupted one is finished by the next start. A database that a newer
-// binary has touched is refused, since nothing is known of what its tables mean.
+// bringUp brings the schema to this binary's version. Every migration is one transaction with the mark that it was applied: an
+// interrupted one is done by the next start. A database that a newer binary has touched is refused, since nothing is known of what
+// its tables mean.
 func (s *Store) bringUp(ctx context.Context) error {
 	if !s.remote() {
 		return migrateUp(ctx, s.db)
 	}
-	db := s.patientDB(ctx)
-	err := migrateAlone(ctx, db)
-	return errors.Join(err, db.Close())
+	db, err := s.patientDB(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.migrateAlone(ctx, db), db.Close())
 }
 
 // patientDB is one connection to PostgreSQL on which a statement may take as long as it takes: the driver's own patience is for
 // what callers wait for, and an index over a large table takes minutes. It ends with ctx, and a server that does not answer any
 // more is noticed by the network's probes.
-func (s *Store) patientDB(ctx context.Context) *bun.DB {
-	connector := pgdriver.NewConnector(pgdriver.WithDSN(s.cfg.URL), pgdriver.WithApplicationName("parley migration"))
+func (s *Store) patientDB(ctx context.Context) (*bun.DB, error) {
+	connector, err := newConnector(s.cfg.URL, "parley migration")
+	if err != nil {
+		return nil, err
+	}
 	cfg := connector.Config()
 	cfg.ReadTimeout = 0
+	var dialed atomic.Bool
 	dialer := net.Dialer{Timeout: cfg.DialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeEvery, Interval: probeEvery}}
 	cfg.Dialer = func(dialing context.Context, network, addr string) (net.Conn, error) {
+		if dialed.Swap(true) { // what was locked over the first connection is not any more
+			return nil, errors.New("the connection was lost")
+		}
 		conn, err := dialer.DialContext(dialing, network, addr)
 		if err == nil {
 			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the driver would wait for the answer
@@ -48,26 +57,38 @@ func (s *Store) patientDB(ctx context.Context) *bun.DB {
 	}
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(1) // the lock is the connection's
-	return bun.NewDB(db, pgdialect.New())
+	return bun.NewDB(db, pgdialect.New()), nil
 }
 
 const probeEvery = 15 * time.Second
 
-// migrateAlone migrates under the migration lock.
-func migrateAlone(ctx context.Context, db *bun.DB) error {
-	for locked := false; !locked; { // by asking again and again: a statement would go on waiting there when this process is gone
+// migrateAlone migrates under the migration lock, all over one connection. It gives the lock back itself: a pooler may keep the
+// session.
+func (s *Store) migrateAlone(ctx context.Context, db *bun.DB) error {
+	told := false
+	for locked := false; ; { // by asking again and again: a statement would go on waiting there when this process is gone
 		if err := db.NewRaw("SELECT pg_try_advisory_lock(?)", migrationLock).Scan(ctx, &locked); err != nil {
 			return fmt.Errorf("wait for another server's migration: %w", err)
 		}
-		if !locked {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(50 * time.Millisecond):
-			}
+		if locked {
+			break
+		}
+		if !told {
+			s.log.Info("wait for another server that migrates the database")
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return migrateUp(ctx, db) // the lock goes with the connection
+	err := migrateUp(ctx, db)
+	_, unlocking := db.ExecContext(ctx, "SELECT pg_advisory_unlock(?)", migrationLock)
+	if err == nil && unlocking != nil {
+		err = fmt.Errorf("give the migration lock back: %w", unlocking)
+	}
+	return err
 }
 
 // migrationLock is the advisory lock under which one of the servers that start at once migrates; the others wait, and find it
@@ -80,7 +101,7 @@ func migrateUp(ctx context.Context, db *bun.DB) error {
 		return fmt.Errorf("read the migrations of this binary: %w", err)
 	}
 	m := migrate.NewMigrator(db, migrations, migrate.WithTableName("migrations"), migrate.WithLocksTableName("migration_locks"),
-		migrate.WithMarkAppliedOnSuccess(true), migrate.WithUpsert(true))
+		migrate.WithMarkAppliedOnSuccess(true), migrate.WithUpsert(true), migrate.BeforeMigration(unapplied), migrate.AfterMigration(markApplied))
 	if err := m.Init(ctx); err != nil {
 		return fmt.Errorf("prepare the migrations table: %w", err)
 	}
@@ -96,8 +117,34 @@ func migrateUp(ctx context.Context, db *bun.DB) error {
 		return fmt.Errorf("the database was made by a newer version of Parley (it has migration %s, which this binary does not know): run that version",
 			strings.Join(names, ", "))
 	}
-	if _, err := m.Migrate(ctx); err != nil {
-		return fmt.Errorf("migrate the database: %w", err)
+	for {
+		switch _, err := m.Migrate(ctx); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, errApplied):
+			return fmt.Errorf("migrate the database: %w", err)
+		}
+	}
+}
+
+var errApplied = errors.New("applied by another process")
+
+// unapplied looks again, in the transaction that is to apply a migration, whether another process has applied it: one that opens the
+// SQLite file at the same time, which there is no migration lock for. That transaction is the only one that writes.
+func unapplied(ctx context.Context, tx bun.IConn, of *migrate.Migration) error {
+	var applied bool
+	if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM migrations WHERE name = ?)", of.Name).Scan(&applied); err != nil {
+		return err
+	}
+	if applied {
+		return errApplied
 	}
 	return nil
+}
+
+// markApplied marks a migration in its own transaction. The migrator marks it once more, but only after that: a process that was
+// killed in between would have it applied again by the next start, and few statements can be.
+func markApplied(ctx context.Context, tx bun.IConn, of *migrate.Migration) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO migrations (name, group_id) VALUES (?, ?)", of.Name, of.GroupID)
+	return err
 }

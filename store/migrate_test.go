@@ -2,9 +2,18 @@ package store_test
 
 import (
 	"database/sql"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+	"github.com/uptrace/bun/dialect/sqlitedialect"
 	"github.com/uptrace/bun/driver/pgdriver"
+	"github.com/uptrace/bun/migrate"
 
 	"parley/e2e/servers"
 	"parley/store"
@@ -65,4 +74,141 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 	if err := <-opened; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAMigrationAndItsMarkAreOne: a start that ends where a migration's mark was to be written leaves nothing of that migration, and
+// the next start goes on from there. Each start here ends one migration further on.
+func TestAMigrationAndItsMarkAreOne(t *testing.T) {
+	t.Parallel()
+	sealer, err := store.NewSealer(secretKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("migrations/*.sql")
+	if err != nil || len(files) < 2 {
+		t.Fatal(files, err)
+	}
+	for name, c := range map[string]struct {
+		url  func(t *testing.T) (url string, db *bun.DB)
+		stop string // the start that writes the mark of this name
+		lift string
+	}{
+		"SQLite": {
+			url: func(t *testing.T) (string, *bun.DB) {
+				path := filepath.Join(t.TempDir(), "parley.db")
+				db, err := sql.Open("sqlite", "file:"+path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return "file:" + path, bun.NewDB(db, sqlitedialect.New())
+			},
+			stop: "CREATE TRIGGER stop BEFORE INSERT ON migrations WHEN NEW.name = '%s' BEGIN SELECT RAISE(ABORT, 'stopped'); END",
+			lift: "DROP TRIGGER stop",
+		},
+		"PostgreSQL": {
+			url: func(t *testing.T) (string, *bun.DB) {
+				url := servers.Database(t)
+				return url, bun.NewDB(sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(url))), pgdialect.New())
+			},
+			stop: "ALTER TABLE migrations ADD CONSTRAINT stopped CHECK (name <> '%s')",
+			lift: "ALTER TABLE migrations DROP CONSTRAINT stopped",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, db := c.url(t)
+			defer func() { _ = db.Close() }()
+			up := func() error {
+				s, err := store.Open(t.Context(), store.Config{URL: url, Sealer: sealer})
+				if err == nil {
+					err = s.Close()
+				}
+				return err
+			}
+			if err := migrate.NewMigrator(db, migrate.NewMigrations(), migrate.WithTableName("migrations")).Init(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range files {
+				mark, _, _ := strings.Cut(filepath.Base(file), "_")
+				if _, err := db.ExecContext(t.Context(), fmt.Sprintf(c.stop, mark)); err != nil {
+					t.Fatal(err)
+				}
+				if err := up(); err == nil || !strings.Contains(err.Error(), "stopped") {
+					t.Fatalf("migration %s was not stopped at its mark: %v", mark, err)
+				}
+				if _, err := db.ExecContext(t.Context(), c.lift); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := up(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestStartsBesideEachOther: a command that opens a SQLite file while a server starts on it for the first time migrates it with that.
+func TestStartsBesideEachOther(t *testing.T) {
+	t.Parallel()
+	sealer, err := store.NewSealer(secretKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		url := "file:" + filepath.Join(t.TempDir(), "parley.db")
+		var starts sync.WaitGroup
+		for range 4 {
+			starts.Go(func() {
+				s, err := store.Open(t.Context(), store.Config{URL: url, Sealer: sealer})
+				if err == nil {
+					err = s.Close()
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		starts.Wait()
+	}
+}
+
+// TestTheMigrationLockIsGivenBack: also where a pooler keeps the session. Whoever waits for it says so once.
+func TestTheMigrationLockIsGivenBack(t *testing.T) {
+	t.Parallel()
+	database := servers.Database(t)
+	pooled := through(t, database, &servers.Relay{Pooled: true})
+	open(t, func(c *store.Config) { c.URL = pooled })
+	db := store.OpenPool(database)
+	defer func() { _ = db.Close() }()
+	var held int
+	err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_locks
+		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&held)
+	if err != nil || held != 0 {
+		t.Fatalf("%d locks are left, %v", held, err)
+	}
+
+	other := store.OpenPool(database)
+	defer func() { _ = other.Close() }()
+	if _, err := other.ExecContext(t.Context(), "SELECT pg_advisory_lock($1)", store.MigrationLock); err != nil {
+		t.Fatal(err)
+	}
+	said := make(lines, 100)
+	asked := make(chan error, 1)
+	go func() {
+		<-said
+		_, err := other.ExecContext(t.Context(), "SELECT pg_advisory_unlock($1)", store.MigrationLock)
+		asked <- err
+	}()
+	open(t, func(c *store.Config) { c.URL, c.Log = database, slog.New(slog.NewTextHandler(said, nil)) })
+	if err := <-asked; err != nil || len(said) > 0 {
+		t.Errorf("%v, and %d more lines", err, len(said))
+	}
+}
+
+// lines are written to, line by line.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
 }

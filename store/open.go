@@ -67,6 +67,7 @@ type Store struct {
 	db      *bun.DB // the writer: for SQLite a single connection
 	read    *bun.DB // readers, beside the writer
 	keyed   *bun.DB // of the hot reads: on PostgreSQL connections of their own, on SQLite the readers'
+	leases  *bun.DB // on PostgreSQL one connection of their own, and the clock's: they must not wait behind whoever reads
 	sealer  *Sealer
 	batcher *batcher
 	worker  *batcher  // of the delivery worker's writes: on PostgreSQL another connection's, on SQLite the same
@@ -169,8 +170,10 @@ func (s *Store) startBatchers(ctx context.Context) (err error) {
 		return err
 	}
 	for _, b := range []**batcher{&s.batcher, &s.worker} {
-		db := openPool(s.cfg.URL, 1, byKey)
-		s.pools = append(s.pools, db)
+		var db *bun.DB
+		if db, err = s.anotherPool(1, byKey); err != nil {
+			break
+		}
 		if *b, err = s.startBatcher(ctx, db); err != nil {
 			break
 		}
@@ -236,6 +239,7 @@ func (s *Store) openSQLite(ctx context.Context) error {
 	if err = s.db.PingContext(ctx); err != nil {
 		return errors.Join(fmt.Errorf("open the SQLite database %s: %w", path, err), s.db.Close(), s.unlock())
 	}
+	s.leases = s.db
 	if s.read, err = open("&_pragma=query_only(true)", 4); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.unlock())
 	}
@@ -258,19 +262,37 @@ func createPrivate(path string) error {
 }
 
 func (s *Store) openPostgres(ctx context.Context) error {
-	u, err := url.Parse(s.cfg.URL)
-	if err != nil || u.Host == "" {
-		return errors.New("the database URL does not parse as postgres://user:password@host/database")
+	var err error
+	if s.db, err = openPool(s.cfg.URL, readers); err != nil {
+		return err
 	}
-	s.db, s.keyed = openPool(s.cfg.URL, readers), openPool(s.cfg.URL, hotReaders, byKey)
-	s.read, s.pools = s.db, []*bun.DB{s.keyed}
-	if err := s.db.PingContext(ctx); err != nil {
-		return errors.Join(fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err), s.keyed.Close(), s.db.Close())
+	s.read = s.db
+	if s.leases, err = s.anotherPool(1); err == nil {
+		s.keyed, err = s.anotherPool(hotReaders, byKey)
+	}
+	if err == nil {
+		if err = s.db.PingContext(ctx); err != nil {
+			u, _ := url.Parse(s.cfg.URL) // as openPool did
+			err = fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err)
+		}
+	}
+	if err != nil {
+		return errors.Join(err, s.closeConnections())
 	}
 	return nil
 }
 
-// The connections to PostgreSQL beside those of the batchers. What every turn and every delivery reads does not wait behind lists.
+// anotherPool opens a pool that is closed with the store.
+func (s *Store) anotherPool(connections int, params ...map[string]any) (*bun.DB, error) {
+	db, err := openPool(s.cfg.URL, connections, params...)
+	if err == nil {
+		s.pools = append(s.pools, db)
+	}
+	return db, err
+}
+
+// The connections to PostgreSQL beside those of the leases and the batchers. What every turn and every delivery reads does not wait
+// behind lists.
 const (
 	readers    = 14
 	hotReaders = 6

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -28,8 +29,26 @@ var byKey = map[string]any{
 	"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "plan_cache_mode": "force_generic_plan",
 }
 
-func openPool(url string, connections int, params ...map[string]any) *bun.DB {
-	connector := pgdriver.NewConnector(pgdriver.WithDSN(url), pgdriver.WithApplicationName("parley"))
+// newConnector reads a database URL, and never says a password that stands in it.
+func newConnector(raw, as string) (*pgdriver.Connector, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.User != nil && u.User.Username() == "" { // the driver panics at a user without a name
+		return nil, errors.New("the database URL does not parse as postgres://user:password@host/database")
+	}
+	made, err := pgdriver.NewDriver().OpenConnector(raw)
+	if err != nil {
+		return nil, fmt.Errorf("the database URL: %w", err)
+	}
+	connector := made.(*pgdriver.Connector)
+	connector.Config().AppName = as
+	return connector, nil
+}
+
+func openPool(url string, connections int, params ...map[string]any) (*bun.DB, error) {
+	connector, err := newConnector(url, "parley")
+	if err != nil {
+		return nil, err
+	}
 	set := connector.Config().ConnParams // of the URL
 	if set == nil {
 		set = map[string]any{}
@@ -42,7 +61,7 @@ func openPool(url string, connections int, params ...map[string]any) *bun.DB {
 	db := sql.OpenDB(pgConnector{connector, new(atomic.Int64), plansStay})
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
-	return bun.NewDB(db, pgdialect.New())
+	return bun.NewDB(db, pgdialect.New()), nil
 }
 
 // pgConnector makes connections that end with their first failure. The driver sees to that for plain statements, and not for
@@ -82,7 +101,7 @@ type pgConn struct {
 // the pool that were made before have most likely ended too: none of them is used again.
 func (c *pgConn) check(err error) error {
 	var said pgdriver.Error
-	if err == nil || errors.As(err, &said) && said.Field('V') != "FATAL" && said.Field('V') != "PANIC" {
+	if err == nil || errors.As(err, &said) && !fatal(said) {
 		return err
 	}
 	_ = c.Close()
@@ -92,6 +111,9 @@ func (c *pgConn) check(err error) error {
 	}
 	return err
 }
+
+// fatal says whether PostgreSQL ended the connection with this error.
+func fatal(said pgdriver.Error) bool { return said.Field('V') == "FATAL" || said.Field('V') == "PANIC" }
 
 // ResetSession is asked before the pool gives the connection out again.
 func (c *pgConn) ResetSession(ctx context.Context) error {

@@ -3,6 +3,8 @@ package store_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"net/url"
 	"testing"
 	"time"
 
@@ -83,5 +85,75 @@ func TestARestartCostsOneRead(t *testing.T) {
 	}
 	if failed > 1 {
 		t.Errorf("%d reads failed", failed)
+	}
+}
+
+// TestNoMoreConnections: where PostgreSQL lets nobody in, callers are told to come back, and come back.
+func TestNoMoreConnections(t *testing.T) {
+	t.Parallel()
+	database := servers.Database(t)
+	db := store.OpenPool(database)
+	defer func() { _ = db.Close() }()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := "r" + u.Path[1:] // PostgreSQL's own user has no limit
+	do := func(statements ...string) {
+		t.Helper()
+		for _, statement := range statements {
+			if _, err := db.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	do("CREATE ROLE "+role+" LOGIN", "GRANT ALL ON SCHEMA public TO "+role)
+	u.User = url.User(role)
+	s := open(t, func(c *store.Config) { c.URL = u.String() })
+	v := newBusiness(t, s)
+	turn := begin(t, s, v, "")
+	do("ALTER ROLE "+role+" CONNECTION LIMIT 0", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '"+role+"'")
+	for what, ask := range map[string]func() error{
+		"a write": func() error { return s.FailTurn(t.Context(), turn.Run, store.RunInterrupted) },
+		"a read":  func() error { _, err := s.Extent(t.Context(), v.BusinessID); return err },
+	} {
+		for range 3 { // the first may only find out that its connection has ended
+			err := ask()
+			if told, ok := store.AsError(err); !ok || !errors.Is(told, store.ErrUnavailable) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	do("ALTER ROLE " + role + " CONNECTION LIMIT -1")
+	if err := s.FailTurn(t.Context(), turn.Run, store.RunInterrupted); err != nil {
+		t.Errorf("there is room again: %v", err)
+	}
+}
+
+// TestASleeperIsToldToComeBack: a batch whose transaction PostgreSQL has ended, since nothing came for so long, was lost with its
+// connection: nothing is wrong with what it wrote.
+func TestASleeperIsToldToComeBack(t *testing.T) {
+	t.Parallel()
+	url := servers.Database(t)
+	db, other := store.OpenPool(url), store.OpenPool(url)
+	defer func() { _, _ = db.Close(), other.Close() }()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), "SET idle_in_transaction_session_timeout = 1"); err != nil {
+		t.Fatal(err)
+	}
+	for asleep := true; asleep; {
+		err := other.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_stat_activity
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend')`).Scan(&asleep)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = tx.ExecContext(t.Context(), "SELECT 1")
+	if told, ok := store.AsError(err); !ok || !errors.Is(told, store.ErrUnavailable) {
+		t.Errorf("it was told %v", err)
 	}
 }

@@ -115,7 +115,11 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 				[]any{t.now.Add(-keptChanges)},
 				"delivery_changes",
 			},
-			{`DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE id < ? ORDER BY id`, []any{firstID("bat", t.now.Add(-keptBatches))}, "batches"},
+			{ // by the database's clock: an id has the replica's, and one that is behind may still ask for its batch. A tombstone is below 0
+				`DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE id < ? AND ABS(created_at) < ? ORDER BY id`,
+				[]any{firstID("bat", t.now.Add(-keptBatches)), t.now.Add(-keptBatches)},
+				"batches",
+			},
 		} {
 			query := q.query + " LIMIT ?)"
 			if t.remote { // what somebody is at just now can go the next time: nobody is waited for

@@ -39,7 +39,7 @@ func (s *Store) RenewShards(ctx context.Context, replica string) (held []Hold, s
 	if err := s.syncClock(ctx); err != nil {
 		return nil, 0, err
 	}
-	err = s.inTx(ctx, func(ctx context.Context, t *tx) error {
+	err = s.inTxOn(ctx, s.leases, func(ctx context.Context, t *tx) error {
 		held = nil
 		_, err := t.NewRaw("INSERT INTO replicas (id, alive_until) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until",
 			replica, t.now.Add(ShardLease)).Exec(ctx)
@@ -70,9 +70,13 @@ func (s *Store) RenewShards(ctx context.Context, replica string) (held []Hold, s
 // inTx runs a transaction of its own beside the batcher's, and repeats it where the database rolled it back for the sake of another
 // one. What locks many rows belongs here: in a batch it would hold them while other writes wait for theirs.
 func (s *Store) inTx(ctx context.Context, do func(ctx context.Context, t *tx) error) error {
+	return s.inTxOn(ctx, s.db, do)
+}
+
+func (s *Store) inTxOn(ctx context.Context, db *bun.DB, do func(ctx context.Context, t *tx) error) error {
 	for collisions := 0; ; collisions++ {
 		var over []*Delivery
-		err := s.db.RunInTx(ctx, nil, func(ctx context.Context, bunTx bun.Tx) error {
+		err := db.RunInTx(ctx, nil, func(ctx context.Context, bunTx bun.Tx) error {
 			t := &tx{Tx: bunTx, remote: s.remote(), now: s.Now()}
 			err := do(ctx, t)
 			if err == nil {
@@ -100,7 +104,7 @@ func (s *Store) locking(how string) string {
 
 // KeepShards renews holds, and says nothing of whether their replica lives: for one that is about to end.
 func (s *Store) KeepShards(ctx context.Context, holds []Hold) error {
-	err := s.inTx(ctx, func(ctx context.Context, t *tx) error {
+	err := s.inTxOn(ctx, s.leases, func(ctx context.Context, t *tx) error {
 		good, err := stillHeld(ctx, t, s.remote(), holds)
 		if err != nil || len(good) == 0 {
 			return err
@@ -114,9 +118,10 @@ func (s *Store) KeepShards(ctx context.Context, holds []Hold) error {
 	return nil
 }
 
+// renew passes over a shard that is locked: it is being handed back, and may be for long.
 func (s *Store) renew(ctx context.Context, t *tx, replica string) (held []Hold, err error) {
 	err = t.NewRaw("UPDATE shards SET held_until = ? WHERE shard IN (SELECT shard FROM shards WHERE owner = ? AND held_until > ? ORDER BY shard"+
-		s.locking("NO KEY UPDATE")+") RETURNING shard, token", t.now.Add(s.shardLease()), replica, t.now).Scan(ctx, &held)
+		s.locking("NO KEY UPDATE SKIP LOCKED")+") RETURNING shard, token", t.now.Add(s.shardLease()), replica, t.now).Scan(ctx, &held)
 	return held, err
 }
 
@@ -183,7 +188,7 @@ func (s *Store) giveShard(ctx context.Context, hold Hold) error {
 
 // Leave says that the replica is gone: the others need not wait to find out.
 func (s *Store) Leave(ctx context.Context, replica string) error {
-	_, err := s.db.NewRaw("DELETE FROM replicas WHERE id = ?", replica).Exec(ctx)
+	_, err := s.leases.NewRaw("DELETE FROM replicas WHERE id = ?", replica).Exec(ctx)
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -227,4 +228,61 @@ func TestReleaseIsOfTheLease(t *testing.T) {
 			t.Errorf("what has ended came back: %+v, %v", d, err)
 		}
 	})
+}
+
+// TestALeaseWaitsForNobody: a replica's shards are renewed while all of its other connections wait, and while it hands one of them
+// back that somebody else is at.
+func TestALeaseWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	url := servers.Database(t)
+	s := open(t, func(c *store.Config) { c.URL, c.Ringing = url, func() bool { return true } }) // deliveries are born with a lease
+	v := newBusiness(t, s)
+	newEndpoint(t, s, v, store.EventTypes...)
+	holds := takeAll(t, s, "mine")
+	begin(t, s, v, "") // its delivery is in flight
+	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(url)))
+	defer func() { _ = db.Close() }()
+	blocking, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = blocking.Rollback() }()
+	waiting := func(n int, query string) {
+		t.Helper()
+		for waiting := 0; waiting < n; {
+			err := blocking.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_stat_activity
+				WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE $1`, query).Scan(&waiting)
+			if err == nil {
+				_, err = blocking.ExecContext(t.Context(), "SELECT pg_stat_clear_snapshot()")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	renewed := func(want int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if held, _, err := s.RenewShards(ctx, "mine"); err != nil || len(held) != want {
+			t.Errorf("renewed %d of %d, %v", len(held), want, err)
+		}
+	}
+	if _, err := blocking.ExecContext(t.Context(), "SELECT 1 FROM deliveries FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer func() { _ = blocking.Rollback() }()
+	others.Go(func() { _ = s.GiveShards(t.Context(), []store.Hold{holds[store.ShardOf(v.BusinessID)]}) })
+	waiting(1, "UPDATE deliveries%")
+	renewed(store.Shards - 1)
+	if _, err := blocking.ExecContext(t.Context(), "LOCK TABLE runs IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	for range store.Readers {
+		others.Go(func() { _, _ = s.Run(t.Context(), v.BusinessID, "run_none") })
+	}
+	waiting(store.Readers-1, "SELECT%") // the hand-back has the last
+	renewed(store.Shards - 1)
 }

@@ -165,18 +165,28 @@ func (h *holds) rest() []store.Hold {
 	return out
 }
 
-// renew keeps the holds alive until ctx ends, hands back what is beyond the fair share, and has the feeder take what is free.
+// renew keeps the holds alive until ctx ends, hands back what is beyond the fair share, and has the feeder take what is free. To hand
+// a shard back may take long, if much is in flight there: the others are renewed meanwhile.
 func (w *Worker) renew(ctx context.Context) {
 	if !w.holds.shared {
 		return
+	}
+	var giving sync.WaitGroup
+	defer giving.Wait()
+	give := func(holds []store.Hold) {
+		if len(holds) > 0 {
+			giving.Go(func() { w.give(ctx, holds) })
+		}
 	}
 	renewal, handing := time.NewTicker(renewEvery), time.NewTicker(handEvery)
 	defer renewal.Stop()
 	defer handing.Stop()
 	for {
-		if err := w.renewOnce(ctx); err != nil && ctx.Err() == nil {
+		strange, err := w.renewOnce(ctx)
+		if err != nil && ctx.Err() == nil {
 			w.cfg.Log.Warn("renew the hold on shards", "error", err)
 		}
+		give(strange)
 	hand:
 		for {
 			select {
@@ -185,34 +195,33 @@ func (w *Worker) renew(ctx context.Context) {
 			case <-renewal.C:
 				break hand
 			case <-handing.C:
-				w.give(ctx, w.holds.idle())
+				give(w.holds.idle())
 			}
 		}
 	}
 }
 
-func (w *Worker) renewOnce(ctx context.Context) error {
+// renewOnce returns the holds that SQL says are ours, and that are not to be used.
+func (w *Worker) renewOnce(ctx context.Context) (strange []store.Hold, err error) {
 	ctx, cancel := context.WithTimeout(ctx, renewEvery)
 	defer cancel()
 	w.holds.moving.Lock()
 	began := time.Now()
 	held, share, err := w.cfg.Store.RenewShards(ctx, w.replica)
-	var strange []store.Hold
 	if err == nil {
 		strange = w.holds.renewed(held, share, began)
 	}
 	w.holds.moving.Unlock()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	w.give(ctx, strange)
 	if missing := share - len(w.holds.all()); missing > 0 {
 		select {
 		case w.takes <- missing:
 		case <-ctx.Done():
 		}
 	}
-	return nil
+	return strange, nil
 }
 
 // keep renews the leases of what is still held, for the attempts in flight.
