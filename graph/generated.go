@@ -3263,9 +3263,9 @@ type Query {
     "Before this instant: at most 366 days later."
     to: Time!
   ): Usage!
-  "The API keys, newest first; the last 100 that were revoked too, for a while. Asks for an ADMIN token."
+  "The API keys, newest first; of those that were revoked the newest 100, for a while. Asks for an ADMIN token."
   apiKeys: [ApiKey!]! @listSize(assumedSize: 200)
-  "The access tokens, newest first; the last 100 that were revoked too, for a while. Asks for an ADMIN token."
+  "The access tokens, newest first; of those that were revoked the newest 100, for a while. Asks for an ADMIN token."
   accessTokens: [AccessToken!]! @listSize(assumedSize: 200)
 }
 

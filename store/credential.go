@@ -264,7 +264,7 @@ func (s *Store) revoke(v *Viewer, kind CredentialKind, id string, notFound error
 	return revoked, nil
 }
 
-// APIKeys reads the API keys of a business, newest first: those that live, and those revoked since, as far back as
+// APIKeys reads the API keys of a business, newest first: those that live, and the newest 100 of those revoked, as far back as
 // Config.Retention reaches.
 func (s *Store) APIKeys(ctx context.Context, business string) ([]*Credential, error) {
 	return s.credentials(ctx, business, KindAPIKey)
@@ -278,7 +278,7 @@ func (s *Store) AccessTokens(ctx context.Context, business string) ([]*Credentia
 func (s *Store) credentials(ctx context.Context, business string, kind CredentialKind) ([]*Credential, error) {
 	list := []*Credential{}
 	last := s.read.NewSelect().Model((*Credential)(nil)).Column("id").
-		Where("business_id = ? AND kind = ? AND revoked_at IS NOT NULL", business, kind).Order("revoked_at DESC", "id DESC").Limit(listedRevoked)
+		Where("business_id = ? AND kind = ? AND revoked_at IS NOT NULL", business, kind).Order("id DESC").Limit(listedRevoked)
 	err := s.read.NewSelect().Model(&list).Where("business_id = ? AND kind = ?", business, kind).
 		Where("revoked_at IS NULL OR id IN (?)", last).Order("id DESC").Scan(ctx)
 	if err != nil {

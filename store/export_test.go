@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -148,7 +147,10 @@ func AgePlans(ctx context.Context, db *sql.DB) error {
 
 // HotPlans are the plans that stay of the statements that are prepared on PostgreSQL, by their text, as they are made now.
 func (s *Store) HotPlans(ctx context.Context) (map[string]string, error) {
-	pool := OpenKeyed(s.cfg.URL)
+	pool, err := openPool(s.cfg.URL, 1, byKey)
+	if err != nil {
+		return nil, err
+	}
 	defer func() { _ = pool.Close() }()
 	plans := map[string]string{}
 	for _, text := range append(slices.Collect(maps.Keys(s.hotReads)), s.hotWrites...) {
@@ -157,20 +159,9 @@ func (s *Store) HotPlans(ctx context.Context) (map[string]string, error) {
 		if _, err := pool.ExecContext(ctx, "PREPARE hot AS "+text); err != nil {
 			return nil, fmt.Errorf("%s: %w", text, err)
 		}
-		rows, err := pool.QueryContext(ctx, "EXPLAIN (COSTS OFF) EXECUTE hot("+nulls+")")
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", text, err)
-		}
 		var lines []string
-		for rows.Next() {
-			var line string
-			if err := rows.Scan(&line); err != nil {
-				return nil, err
-			}
-			lines = append(lines, line)
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-			return nil, err
+		if err := pool.NewRaw("EXPLAIN (COSTS OFF) EXECUTE hot("+nulls+")").Scan(ctx, &lines); err != nil {
+			return nil, fmt.Errorf("%s: %w", text, err)
 		}
 		plans[text] = strings.Join(lines, "\n")
 		if _, err := pool.ExecContext(ctx, "DEALLOCATE hot"); err != nil {
