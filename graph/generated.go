@@ -3276,7 +3276,7 @@ type Mutation {
     "The message."
     input: ChatInput!
   ): ChatReply!
-  "Registers a webhook endpoint."
+  "Registers a webhook endpoint. A business may have 100 that are enabled, and 200 in all, else ` + "`" + `limit_reached` + "`" + `."
   createWebhookEndpoint(
     "The endpoint."
     input: CreateWebhookEndpointInput!
