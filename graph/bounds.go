@@ -48,8 +48,10 @@ func (b bounder) MutateOperationParameters(ctx context.Context, params *graphql.
 	if _, ok := b.known.Get(ctx, params.Query); ok {
 		return nil
 	}
-	if longName(params.Query, b.tokens) {
-		return tooComplex("the document has a name of more than %d characters", maxName)
+	if name := longName(params.Query, b.tokens); name != nil {
+		err := gqlerror.ErrorPosf(name, "A name may have %d characters.", maxName)
+		err.Rule = "NamesAreShort"
+		return err
 	}
 	if doc, err := parser.ParseQueryWithTokenLimit(&ast.Source{Input: params.Query}, b.tokens); err == nil {
 		return bound(doc, 2*b.tokens)
@@ -62,9 +64,9 @@ func tooComplex(format string, figures ...any) *gqlerror.Error {
 	return gqlerror.Wrap(store.Refuse(codeTooComplex, "", fmt.Sprintf(format, figures...)+": ask for less at once"))
 }
 
-// longName says whether a name among the first tokens is longer than what an error repeats. A long word may be within a string:
+// longName is where a name among the first tokens stands that is longer than what an error repeats. A long word may be within a string:
 // where there is one, the tokens tell.
-func longName(text string, tokens int) bool {
+func longName(text string, tokens int) *ast.Position {
 	word := 0
 	for i := 0; i < len(text) && word <= maxName; i++ {
 		if c := text[i]; c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' {
@@ -74,19 +76,19 @@ func longName(text string, tokens int) bool {
 		}
 	}
 	if word <= maxName {
-		return false
+		return nil
 	}
 	lex := lexer.New(&ast.Source{Input: text})
 	for range tokens {
 		token, err := lex.ReadToken()
 		if err != nil || token.Kind == lexer.EOF {
-			return false
+			return nil
 		}
 		if token.Kind == lexer.Name && len(token.Value) > maxName {
-			return true
+			return &token.Pos
 		}
 	}
-	return false
+	return nil
 }
 
 // part is an operation or a fragment: what it has of its own, and the fragments that it spreads.
