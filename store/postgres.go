@@ -74,7 +74,11 @@ type pgConnector struct {
 	plansStay bool
 }
 
-const plansStayFor = 10 * time.Second
+// Plans stay for longer and longer, up to plansStayFor: tables grow fastest when they are new.
+const (
+	plansStayFirst = 100 * time.Millisecond
+	plansStayFor   = 10 * time.Second
+)
 
 func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	made := c.ends.Load()
@@ -84,7 +88,7 @@ func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	pg := &pgConn{Conn: conn.(*pgdriver.Conn), ends: c.ends, made: made}
 	if c.plansStay {
-		pg.planAt = time.Now().Add(plansStayFor)
+		pg.plansStay, pg.planAt = plansStayFirst, time.Now().Add(plansStayFirst)
 	}
 	return pg, nil
 }
@@ -94,7 +98,8 @@ type pgConn struct {
 	ends *atomic.Int64
 	made int64 // ends when it was made
 
-	planAt time.Time // when it is to plan anew; zero: whenever PostgreSQL thinks best
+	planAt    time.Time // when it is to plan anew; zero: whenever PostgreSQL thinks best
+	plansStay time.Duration
 }
 
 // check ends the connection after a failure that is not the database's own word on a statement. If the server ended it, those of
@@ -121,7 +126,8 @@ func (c *pgConn) ResetSession(ctx context.Context) error {
 		return driver.ErrBadConn
 	}
 	if !c.planAt.IsZero() && time.Now().After(c.planAt) {
-		c.planAt = time.Now().Add(plansStayFor)
+		c.plansStay = min(2*c.plansStay, plansStayFor)
+		c.planAt = time.Now().Add(c.plansStay)
 		if _, err := c.ExecContext(ctx, "DISCARD PLANS", nil); err != nil {
 			return driver.ErrBadConn
 		}
