@@ -31,7 +31,7 @@ func (w *Worker) sender(ctx context.Context, t task) {
 	defer idle.Stop()
 	for open := true; open; {
 		e := w.deliver(ctx, t)
-		t.token.giveBack()
+		e.token = t.token
 		w.ended <- e
 		idle.Reset(senderIdle)
 		select {
@@ -71,7 +71,7 @@ func (w *Worker) deliver(ctx context.Context, t task) ended {
 		}
 		return ended{job: job, outcome: outcome}
 	}
-	made, a := w.attempt(t.token.untilWritten(ctx), job)
+	made, a := w.attempt(t.token.noteWritten(ctx), job)
 	if a.status == 0 && errors.Is(context.Cause(ctx), errCut) {
 		return ended{job: job, cut: true}
 	}

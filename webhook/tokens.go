@@ -3,68 +3,74 @@ package webhook
 import (
 	"context"
 	"net/http/httptrace"
+	"slices"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	maxTokens = 64                     // attempts that cost CPU time at once
-	youth     = 200 * time.Millisecond // an older attempt hands its token back, whatever it is at
+	maxTokens = 64                     // attempts that may cost CPU time at once
+	brief     = 25 * time.Millisecond  // an attempt that waits for its answer hands its token back after this
+	youth     = 200 * time.Millisecond // and any other one after this
 )
 
-// tokens keep attempts from taking the CPU all at once: each holds one while it is prepared, connects and writes its request.
-// To wait for an answer costs no token, for it costs no CPU time: an endpoint that takes 190 ms to answer keeps no other waiting.
+// tokens keep attempts from taking the CPU all at once, and endpoints that answer at once from having more connections than it
+// takes: each attempt holds one while it is prepared, connects, writes its request and, for a moment, waits. To wait for longer
+// costs no token, for it costs no CPU time: an endpoint that takes 190 ms to answer keeps no other waiting. They are the scheduler's
+// alone.
 type tokens struct {
-	held  atomic.Int64
-	freed chan struct{} // one was handed back: one stroke waits at most
-	young []*token      // those that may be held, oldest first; the scheduler's alone
+	young []*token    // those that were taken, but for some that are back
+	held  int         // of them
+	again *time.Timer // runs while there are none
 }
 
 // token lets one attempt be made.
 type token struct {
-	began time.Time
-	back  atomic.Bool
-	of    *tokens
+	began   time.Time
+	written atomic.Bool // the request is
+	back    bool
 }
 
-func newTokens() tokens { return tokens{freed: make(chan struct{}, 1)} }
+func newTokens() tokens {
+	again := time.NewTimer(youth)
+	again.Stop()
+	return tokens{again: again}
+}
 
-// left says whether there are any, having taken back those of attempts that are no longer young.
+// left says whether there are any, having taken back those of attempts that are no longer young. While there are none, again fires
+// when one may be.
 func (ts *tokens) left(now time.Time) bool {
-	for len(ts.young) > 0 {
-		if eldest := ts.young[0]; now.Sub(eldest.began) > youth {
-			eldest.giveBack()
-		} else if !eldest.back.Load() {
-			break
-		}
-		ts.young[0] = nil
-		ts.young = ts.young[1:]
+	if ts.held >= maxTokens || len(ts.young) >= 2*maxTokens {
+		ts.young = slices.DeleteFunc(ts.young, func(t *token) bool {
+			if age := now.Sub(t.began); age > youth || age > brief && t.written.Load() {
+				ts.giveBack(t)
+			}
+			return t.back
+		})
 	}
-	return ts.held.Load() < maxTokens
+	if ts.held >= maxTokens {
+		ts.again.Reset(brief / 2)
+	}
+	return ts.held < maxTokens
 }
 
 func (ts *tokens) take(now time.Time) *token {
-	t := &token{began: now, of: ts}
-	ts.held.Add(1)
+	t := &token{began: now}
+	ts.held++
 	ts.young = append(ts.young, t)
 	return t
 }
 
-// giveBack is for anyone to call, and counts once.
-func (t *token) giveBack() {
-	if t.back.Swap(true) {
-		return
-	}
-	t.of.held.Add(-1)
-	select {
-	case t.of.freed <- struct{}{}:
-	default:
+func (ts *tokens) giveBack(t *token) {
+	if !t.back {
+		t.back = true
+		ts.held--
 	}
 }
 
-// untilWritten is ctx for a request that gives the token back when it has been written.
-func (t *token) untilWritten(ctx context.Context) context.Context {
+// noteWritten is ctx for a request that tells the token when it has been written.
+func (t *token) noteWritten(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteRequest: func(httptrace.WroteRequestInfo) { t.giveBack() },
+		WroteRequest: func(httptrace.WroteRequestInfo) { t.written.Store(true) },
 	})
 }

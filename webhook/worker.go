@@ -77,6 +77,7 @@ type Worker struct {
 // ended is an attempt that is over.
 type ended struct {
 	job     *store.Job
+	token   *token
 	outcome *store.Outcome // nil: nothing is to be recorded
 	cut     bool           // it was not made, or not to its end: it is to be given back
 }
@@ -169,7 +170,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.nextAsk = time.Time{}
 		case e := <-w.ended:
 			w.attemptEnded(e)
-		case <-w.tokens.freed:
+		case <-w.tokens.again.C:
 		case <-ticker.C:
 			w.tidy(time.Now())
 		}
@@ -330,6 +331,7 @@ func (w *Worker) cutShort(l *lane, job *store.Job) {
 
 func (w *Worker) attemptEnded(e ended) {
 	w.flying--
+	w.tokens.giveBack(e.token)
 	e.job.Body = nil
 	l := w.lanes[e.job.EndpointID]
 	l.end(e.job, time.Now())
