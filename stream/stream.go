@@ -181,7 +181,7 @@ func (s *Stream) publish(ctx context.Context) {
 				break fill
 			}
 		}
-		_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		_, err := s.together()(ctx, func(p redis.Pipeliner) error {
 			for _, e := range batch {
 				p.XAdd(ctx, &redis.XAddArgs{Stream: s.keyOf(e.BusinessID), MaxLen: s.maxLen, Approx: s.embedded == nil, Values: e.values()})
 			}
@@ -196,6 +196,15 @@ func (s *Stream) publish(ctx context.Context) {
 			s.cfg.Log.Warn("publish to the stream", "entries", len(batch), "error", err)
 		}
 	}
+}
+
+// together sends commands in one round trip and, where that can be, as one: so a reader has the events of a commit at once, and each
+// subscriber one write. A transaction of a cluster may have keys of one slot alone.
+func (s *Stream) together() func(context.Context, func(redis.Pipeliner) error) ([]redis.Cmder, error) {
+	if _, cluster := s.client.(*redis.ClusterClient); cluster {
+		return s.client.Pipelined
+	}
+	return s.client.TxPipelined
 }
 
 func (s *Stream) keyOf(business string) string {
