@@ -16,6 +16,7 @@ import (
 var redises = map[string]func(t *testing.T) (url string){
 	"embedded": func(*testing.T) string { return "" },
 	"real":     func(t *testing.T) string { return "redis://" + servers.Redis(t).Addr + "/0" },
+	"TLS":      func(t *testing.T) string { return "rediss://" + servers.RedisTLS(t) + "/0?skip_verify=true" },
 	"cluster": func(t *testing.T) string {
 		addr := servers.RedisCluster(t).Addr
 		return "redis://" + addr + "?addr=" + addr

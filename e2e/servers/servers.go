@@ -6,8 +6,11 @@ package servers
 import (
 	"bufio"
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"net"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,6 +126,33 @@ func (s *Server) Signal(sig os.Signal) error { return s.cmd.Process.Signal(sig) 
 func Redis(t T) *Server {
 	t.Helper()
 	return startRedis(t, nil)
+}
+
+// RedisTLS starts a Redis that speaks TLS at an address beside its own, with a certificate that nobody knows.
+func RedisTLS(t T) (addr string) {
+	t.Helper()
+	signed := httptest.NewTLSServer(nil)
+	defer signed.Close()
+	key, err := x509.MarshalPKCS8PrivateKey(signed.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	args := []string{"--tls-auth-clients", "no"}
+	for option, block := range map[string]*pem.Block{
+		"--tls-key-file":  {Type: "PRIVATE KEY", Bytes: key},
+		"--tls-cert-file": {Type: "CERTIFICATE", Bytes: signed.TLS.Certificates[0].Certificate[0]},
+	} {
+		file := filepath.Join(dir, strings.Trim(option, "-")+".pem")
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, option, file)
+	}
+	addr = FreePort(t)
+	_, port, _ := net.SplitHostPort(addr)
+	startRedis(t, append(args, "--tls-port", port))
+	return addr
 }
 
 // RedisCluster starts a cluster of one node, which holds all slots, and refuses commands over more than one as any cluster does.
