@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"net/url"
-	"sync/atomic"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -57,22 +56,31 @@ func openPool(url string, connections int, params ...map[string]any) (*bun.DB, e
 		maps.Copy(set, p)
 	}
 	connector.Config().ConnParams = set
+	dial := connector.Config().Dialer
+	connector.Config().Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if to, ok := ctx.Value(dialled{}).(*net.Conn); ok {
+			*to = conn
+		}
+		return conn, err
+	}
 	_, plansStay := set["plan_cache_mode"]
-	db := sql.OpenDB(pgConnector{connector, new(atomic.Int64), plansStay})
+	db := sql.OpenDB(pgConnector{connector, plansStay})
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
 	return bun.NewDB(db, pgdialect.New()), nil
 }
 
-// pgConnector makes connections that end with their first failure. The driver sees to that for plain statements, and not for
-// prepared ones: a connection that had timed out there would go back to the pool with its answer still to come, and give it to
-// whoever asks next.
+// pgConnector makes connections that end with their first failure, and are not used again when their other end has closed them. The
+// driver sees to the first for plain statements, and not for prepared ones: a connection that had timed out there would go back to
+// the pool with its answer still to come, and give it to whoever asks next.
 type pgConnector struct {
 	*pgdriver.Connector
-	ends *atomic.Int64 // of the server, that its connections have told of
-
 	plansStay bool
 }
+
+// dialled is the key of a context under which the dialler leaves the bare connection.
+type dialled struct{}
 
 // Plans stay for longer and longer, up to plansStayFor: tables grow fastest when they are new.
 const (
@@ -81,12 +89,12 @@ const (
 )
 
 func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	made := c.ends.Load()
-	conn, err := c.Connector.Connect(ctx)
+	pg := new(pgConn)
+	conn, err := c.Connector.Connect(context.WithValue(ctx, dialled{}, &pg.bare))
 	if err != nil {
 		return nil, err
 	}
-	pg := &pgConn{Conn: conn.(*pgdriver.Conn), ends: c.ends, made: made}
+	pg.Conn = conn.(*pgdriver.Conn)
 	if c.plansStay {
 		pg.plansStay, pg.planAt = plansStayFirst, time.Now().Add(plansStayFirst)
 	}
@@ -95,25 +103,19 @@ func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
 
 type pgConn struct {
 	*pgdriver.Conn
-	ends *atomic.Int64
-	made int64 // ends when it was made
+	bare net.Conn // below what encrypts it
 
 	planAt    time.Time // when it is to plan anew; zero: whenever PostgreSQL thinks best
 	plansStay time.Duration
 }
 
-// check ends the connection after a failure that is not the database's own word on a statement. If the server ended it, those of
-// the pool that were made before have most likely ended too: none of them is used again.
+// check ends the connection after a failure that is not the database's own word on a statement.
 func (c *pgConn) check(err error) error {
 	var said pgdriver.Error
 	if err == nil || errors.As(err, &said) && !fatal(said) {
 		return err
 	}
 	_ = c.Close()
-	var network net.Error
-	if !errors.Is(err, context.Canceled) && (!errors.As(err, &network) || !network.Timeout()) {
-		c.ends.CompareAndSwap(c.made, c.made+1)
-	}
 	return err
 }
 
@@ -122,7 +124,7 @@ func fatal(said pgdriver.Error) bool { return said.Field('V') == "FATAL" || said
 
 // ResetSession is asked before the pool gives the connection out again.
 func (c *pgConn) ResetSession(ctx context.Context) error {
-	if c.made < c.ends.Load() {
+	if !alive(c.bare) {
 		return driver.ErrBadConn
 	}
 	if !c.planAt.IsZero() && time.Now().After(c.planAt) {

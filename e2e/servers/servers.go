@@ -119,6 +119,12 @@ func (s *Server) Kill() {
 	<-s.done
 }
 
+// Stop ends the server in good order, without waiting for its clients.
+func (s *Server) Stop() {
+	_ = s.cmd.Process.Signal(syscall.SIGINT)
+	<-s.done
+}
+
 // Signal sends the server a signal.
 func (s *Server) Signal(sig os.Signal) error { return s.cmd.Process.Signal(sig) }
 
