@@ -286,6 +286,9 @@ func (r *rig) take(h hook) {
 	r.last[session] = max(r.last[session], sequence)
 }
 
+// clientPatience is how long a client waits for an answer before it asks elsewhere, in a new session.
+const clientPatience = 10 * time.Second
+
 // client chats until ctx ends, with whichever server answers.
 func (r *rig) client(ctx context.Context, as caller) {
 	session := ""
@@ -295,7 +298,9 @@ func (r *rig) client(ctx context.Context, as caller) {
 		if session != "" {
 			body["session_id"] = session
 		}
-		status, _, raw, err := s.try(context.Background(), "POST", "/agents/"+as.agent+"/chat", withKey(as.key), encode(body))
+		asking, giveUp := context.WithTimeout(context.Background(), clientPatience) // all of them may be waiting for the one that sleeps
+		status, _, raw, err := s.try(asking, "POST", "/agents/"+as.agent+"/chat", withKey(as.key), encode(body))
+		giveUp()
 		var answer struct {
 			SessionID string `json:"session_id"`
 			MessageID string `json:"message_id"`
