@@ -38,6 +38,23 @@ func newStore(t *testing.T) (*store.Store, *store.Sealer) {
 	return s, sealer
 }
 
+// newBo makes an agent "bo" on the embedded provider, and returns who may chat with it.
+func newBo(t *testing.T, s *store.Store, policy store.ConcurrencyPolicy) *store.Viewer {
+	t.Helper()
+	made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "biz", Agent: &store.Agent{
+		ID: "bo", Name: "Bo", OnConcurrent: policy, Knowledge: []store.Knowledge{}, ChannelProfiles: []store.ChannelProfile{},
+		Model: store.Model{Provider: store.ProviderEmbedded},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	viewer, err := s.Authenticate(t.Context(), store.KindAPIKey, made.APIKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return viewer
+}
+
 // TestAFallbackAnswersWithItsOwnSettingsAndKey also shows that keys at rest are opened for their own model alone.
 func TestAFallbackAnswersWithItsOwnSettingsAndKey(t *testing.T) {
 	t.Parallel()
@@ -145,17 +162,7 @@ func TestALongSessionGoesOn(t *testing.T) {
 func TestAWaitInLineIsBounded(t *testing.T) {
 	t.Parallel()
 	s, _ := newStore(t)
-	made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "biz", Agent: &store.Agent{
-		ID: "bo", Name: "Bo", OnConcurrent: store.Enqueue, Knowledge: []store.Knowledge{}, ChannelProfiles: []store.ChannelProfile{},
-		Model: store.Model{Provider: store.ProviderEmbedded},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	viewer, err := s.Authenticate(t.Context(), store.KindAPIKey, made.APIKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	viewer := newBo(t, s, store.Enqueue)
 	asked, release := make(chan struct{}, 10), make(chan struct{})
 	slow := &told{answer: func() (agent.Reply, error) {
 		asked <- struct{}{}
@@ -198,17 +205,7 @@ func TestAWaitInLineIsBounded(t *testing.T) {
 func TestWhoeverRejectsServesOne(t *testing.T) {
 	t.Parallel()
 	s, _ := newStore(t)
-	made, err := s.CreateBusiness(t.Context(), store.BusinessInput{Name: "biz", Agent: &store.Agent{
-		ID: "bo", Name: "Bo", OnConcurrent: store.Reject, Knowledge: []store.Knowledge{}, ChannelProfiles: []store.ChannelProfile{},
-		Model: store.Model{Provider: store.ProviderEmbedded},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	viewer, err := s.Authenticate(t.Context(), store.KindAPIKey, made.APIKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	viewer := newBo(t, s, store.Reject)
 	release := make(chan struct{}, 1)
 	slow := &told{answer: func() (agent.Reply, error) {
 		<-release

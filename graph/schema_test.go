@@ -32,13 +32,21 @@ func TestSchemaKeepsItsPromises(t *testing.T) {
 	}
 }
 
-// TestReleasedSchemaIsTheLastRelease: where the repository has a tag, the copy is what that tag's schema promises. Without a tag,
-// or without git, the copy stands for it.
+// TestReleasedSchemaIsTheLastRelease: where the repository has a tag, the copy is what that tag's schema promises. Without a tag
+// there is nothing that it could differ from. Without git the test is skipped, but never in CI.
 func TestReleasedSchemaIsTheLastRelease(t *testing.T) {
 	t.Parallel()
+	if tags, err := exec.CommandContext(t.Context(), "git", "tag", "--merged").Output(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("git does not tell the tags: %v", err)
+		}
+		t.Skipf("git does not tell the tags: %v", err)
+	} else if len(tags) == 0 {
+		return
+	}
 	tag, err := exec.CommandContext(t.Context(), "git", "describe", "--tags", "--abbrev=0").Output()
 	if err != nil {
-		t.Skip("there is no tag here")
+		t.Fatalf("the last tag: %v", err)
 	}
 	last := strings.TrimSpace(string(tag))
 	text, err := exec.CommandContext(t.Context(), "git", "show", last+":schema.graphqls").Output()
