@@ -302,7 +302,12 @@ func newInsertion(db *bun.DB, remote bool, model reflect.Type) *insertion {
 		names[i] = f.Name
 		columns[i] = column{f.Name, kindOf(f.IndirectType)}
 	}
-	text := "INSERT INTO " + table.Name + " (" + strings.Join(names, ", ") + ") SELECT new." + strings.Join(names, ", new.") + " FROM {rows}"
+	text := "INSERT INTO " + table.Name + " (" + strings.Join(names, ", ") + ") "
+	if remote {
+		text += "SELECT new." + strings.Join(names, ", new.") + " FROM {rows}"
+	} else { // a SELECT may have many rows, and so SQLite would keep each page as it was, in a file, to undo half a statement
+		text += "VALUES (new." + strings.Join(names, ", new.") + ")"
+	}
 	in.bulk = newBulk(remote, text, columns...)
 	return in
 }
