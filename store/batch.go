@@ -24,7 +24,7 @@ import (
 const (
 	batchWrites  = 128       // writes a transaction at most: bounds how long one commit can take
 	batchBytes   = 256 << 10 // and their size
-	batchFanOut  = 5000      // delivery rows a transaction at most
+	batchFanOut  = 5000      // deliveries a transaction makes at most
 	queuedWrites = 4096      // waiting writes at most; beyond, callers are told to come back
 	commitLimit  = 30 * time.Second
 )
@@ -211,8 +211,12 @@ func (b *batcher) commit(batch []*write) {
 
 // try runs one transaction, and after a connection lost in the commit finds out what became of it.
 func (b *batcher) try(batch []*write) ([]*Event, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), commitLimit)
-	defer cancel()
+	ctx := context.Background() // for SQLite: its driver would start a goroutine a statement to watch for the end
+	if b.s.remote() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, commitLimit)
+		defer cancel()
+	}
 	for collisions, begun := 0, true; ; {
 		id := newID("bat")
 		t, err := b.transact(ctx, id, batch)
@@ -352,15 +356,16 @@ func (s *Store) insertCollected(ctx context.Context, t *tx, id string, divisible
 	if err != nil {
 		return err
 	}
-	deliveries := s.deliveriesFor(t, endpoints)
-	if divisible && len(deliveries) > batchFanOut {
+	born, deliveries := s.deliveriesFor(t, endpoints)
+	n := len(deliveries)
+	for _, f := range born {
+		n += len(f.Deliveries)
+	}
+	if divisible && n > batchFanOut {
 		return errFanOut
 	}
-	if _, err := t.runAll(ctx, s.eventsSQL, all(t, t.events), all(t, deliveries)); err != nil {
-		return fmt.Errorf("insert %d events with %d deliveries: %w", len(t.events), len(deliveries), err)
-	}
-	for _, d := range deliveries {
-		t.change(d.BusinessID, d.ID)
+	if _, err := t.runAll(ctx, s.eventsSQL, all(t, t.events), all(t, born), all(t, deliveries)); err != nil {
+		return fmt.Errorf("insert %d events with %d deliveries: %w", len(t.events), n, err)
 	}
 	return nil
 }

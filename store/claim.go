@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -37,6 +38,7 @@ type Job struct {
 	Token          int64          `bun:"-"` // of the hold on the shard under which it was read
 	Body           []byte         `bun:"-"` // the event's document; nil until it is read
 	ReadAt         Time           `bun:"read_at"`
+	birth          *birth         // of one that may have no row yet
 }
 
 // Fresh says whether this is the first attempt of a delivery in its turn: what is kept in order.
@@ -59,25 +61,22 @@ const freshJobsSQL = `SELECT id, endpoint_id, event_id, seq, lane, next_attempt_
 // their events, and the endpoints of them that have older ones waiting. They are of shards that the caller holds.
 func (s *Store) FreshJobs(ctx context.Context, holds []Hold, events []string) (jobs []*Job, overtaken []string, err error) {
 	now := s.Now()
-	rows, err := s.hotReads[s.freshJobsSQL].QueryContext(ctx, s.idsArg(events))
+	jobs, unfolded, err := s.bornJobs(ctx, events, now)
+	if err == nil && len(unfolded) > 0 {
+		var rest []*Job
+		rest, err = s.leasedJobs(ctx, unfolded, now)
+		jobs = append(jobs, rest...)
+	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
-	}
-	defer func() { _ = rows.Close() }()
-	of := map[string]*Target{}
-	for rows.Next() {
-		j := &Job{Trigger: TriggerAutomatic, ReadAt: now}
-		if err := rows.Scan(&j.DeliveryID, &j.EndpointID, &j.EventID, &j.Seq, &j.Lane, &j.LeaseUntil, &j.CreatedAt); err != nil {
-			return nil, nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
-		}
-		jobs = append(jobs, j)
-		of[j.EndpointID] = nil
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return nil, nil, fmt.Errorf("read the deliveries of %d events: %w", len(events), err)
 	}
 	if len(jobs) == 0 {
 		return nil, nil, nil
+	}
+	slices.SortStableFunc(jobs, func(a, b *Job) int { return cmp.Compare(a.Seq, b.Seq) })
+	of := map[string]*Target{}
+	for _, j := range jobs {
+		of[j.EndpointID] = nil
 	}
 	targets, err := s.Targets(ctx, slices.Collect(maps.Keys(of)))
 	if err != nil {
@@ -100,6 +99,23 @@ func (s *Store) FreshJobs(ctx context.Context, holds []Hold, events []string) (j
 		return false
 	})
 	return under(holds, jobs), overtaken, nil
+}
+
+// leasedJobs reads the deliveries of events that were born with a lease, and have rows.
+func (s *Store) leasedJobs(ctx context.Context, events []string, now Time) (jobs []*Job, err error) {
+	rows, err := s.hotReads[s.freshJobsSQL].QueryContext(ctx, s.idsArg(events))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		j := &Job{Trigger: TriggerAutomatic, ReadAt: now}
+		if err := rows.Scan(&j.DeliveryID, &j.EndpointID, &j.EventID, &j.Seq, &j.Lane, &j.LeaseUntil, &j.CreatedAt); err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs, rows.Err()
 }
 
 // Target is an endpoint as its deliveries need it.
@@ -161,12 +177,20 @@ func under(holds []Hold, jobs []*Job) []*Job {
 const rereadSQL = `SELECT e.url, e.secrets, e.status FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
 	WHERE d.id = ? AND d.attempts = ? AND d.trigger_name = ? AND d.leased AND d.next_attempt_at = ?`
 
+// rereadBornSQL is for one that may have no row yet.
+const rereadBornSQL = `SELECT e.url, e.secrets, e.status FROM endpoints e WHERE e.id = ? AND COALESCE(
+	(SELECT CASE WHEN d.attempts = 0 AND d.trigger_name = 'automatic' AND d.leased AND d.next_attempt_at = ? THEN 1 ELSE 0 END FROM deliveries d WHERE d.id = ?),
+	(SELECT 1 FROM fan_outs f WHERE f.event_id = ?), 0) = 1`
+
 // Reread reads again what a job is sent with, for one that has waited in memory, and says whether it still waits: its endpoint
 // may have been disabled, deleted, or given another address or secret meanwhile.
 func (s *Store) Reread(ctx context.Context, job *Job) (waits bool, err error) {
 	now := s.Now()
-	err = s.readRow(ctx, rereadSQL, []any{job.DeliveryID, job.Attempts, string(job.Trigger), int64(job.LeaseUntil)},
-		&job.URL, &job.Secrets, &job.EndpointStatus)
+	query, args := rereadSQL, []any{job.DeliveryID, job.Attempts, string(job.Trigger), int64(job.LeaseUntil)}
+	if job.birth != nil {
+		query, args = rereadBornSQL, []any{job.EndpointID, int64(job.LeaseUntil), job.DeliveryID, job.EventID}
+	}
+	err = s.readRow(ctx, query, args, &job.URL, &job.Secrets, &job.EndpointStatus)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -322,14 +346,24 @@ const dueAgainSQL = `CASE WHEN delivery.attempts = 0 AND delivery.trigger_name =
 // Release gives leased deliveries back to SQL, untried: they keep their place. Of a job whose lease is over, and which was claimed
 // again since or has ended, nothing is given back.
 func (s *Store) Release(_ context.Context, jobs []*Job) error {
-	return s.worker.do(64*len(jobs), func(ctx context.Context, t *tx) error {
+	var made rowsMade
+	err := s.worker.do(64*len(jobs), func(ctx context.Context, t *tx) error {
 		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
 		if err != nil {
 			return err
 		}
+		held := slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !slices.Contains(good, j.Shard) })
+		made, err = s.writeBorn(ctx, t, held, func(i int) *Delivery {
+			d, now := held[i].row(), Time(0)
+			d.Leased, d.NextAttemptAt = false, &now
+			return d
+		})
+		if err != nil {
+			return err
+		}
 		var leases []*heldLease
-		for _, j := range jobs {
-			if slices.Contains(good, j.Shard) {
+		for _, j := range held {
+			if !made.ids[j.DeliveryID] {
 				leases = append(leases, &heldLease{j.DeliveryID, j.LeaseUntil})
 			}
 		}
@@ -344,4 +378,8 @@ func (s *Store) Release(_ context.Context, jobs []*Job) error {
 		}
 		return nil
 	})
+	if err == nil {
+		made.commit()
+	}
+	return err
 }

@@ -1,9 +1,8 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -72,47 +71,54 @@ type Timings struct {
 }
 
 // deliveriesFor makes the deliveries of the transaction's events: one for each of their businesses' endpoints that wants the event,
-// skipped where the endpoint is disabled.
-func (s *Store) deliveriesFor(t *tx, endpoints []*Endpoint) []*Delivery {
-	// With the stream ringing, the worker gets the event at once and needs no claim: the row is born with a lease. If the
-	// bell is lost, the lease ends and the row is due.
-	leased := s.cfg.Ringing != nil && s.cfg.Ringing()
+// skipped where the endpoint is disabled. With the stream ringing, the worker gets the event at once and needs no claim: then they
+// are born together, with a lease. If the bell is lost, the lease ends and they are due.
+func (s *Store) deliveriesFor(t *tx, endpoints []*Endpoint) (born []*FanOut, deliveries []*Delivery) {
+	ringing := s.cfg.Ringing != nil && s.cfg.Ringing()
 	var due Time
-	if leased {
-		due = t.now.Add(s.cfg.FirstLease)
-	}
-	var deliveries []*Delivery
 	for _, e := range t.events {
+		f := &FanOut{
+			EventID: e.ID, BusinessID: e.BusinessID, Shard: ShardOf(e.BusinessID), Seq: e.Seq, Lane: e.Lane(),
+			LeaseUntil: t.now.Add(s.cfg.FirstLease), CreatedAt: t.now,
+		}
 		for _, p := range endpoints {
 			if p.BusinessID != e.BusinessID || !p.wants(e) {
 				continue
 			}
+			id := newID("dlv")
+			t.change(e.BusinessID, id)
+			if ringing && p.Status == Enabled {
+				f.Deliveries = append(f.Deliveries, [2]string{id, p.ID})
+				continue
+			}
 			d := &Delivery{
-				ID: newID("dlv"), BusinessID: e.BusinessID, EndpointID: p.ID, EventID: e.ID, Seq: e.Seq, Lane: e.Lane(),
-				Status: Pending, Leased: leased, NextAttemptAt: &due, Trigger: TriggerAutomatic, CreatedAt: t.now, UpdatedAt: t.now,
+				ID: id, BusinessID: e.BusinessID, EndpointID: p.ID, EventID: e.ID, Seq: e.Seq, Lane: f.Lane,
+				Status: Pending, NextAttemptAt: &due, Trigger: TriggerAutomatic, CreatedAt: t.now, UpdatedAt: t.now,
 			}
 			if p.Status == Disabled {
-				d.Status, d.Leased, d.NextAttemptAt = Skipped, false, nil
+				d.Status, d.NextAttemptAt = Skipped, nil
 			}
 			deliveries = append(deliveries, d)
 		}
+		if len(f.Deliveries) > 0 {
+			born = append(born, f)
+		}
 	}
-	return deliveries
+	return born, deliveries
 }
 
 var errDeliveryNotFound = refuse(CodeNotFound, "delivery_not_found", "there is no such delivery")
 
 // Delivery reads a delivery of a business.
 func (s *Store) Delivery(ctx context.Context, business, id string) (*Delivery, error) {
-	d := new(Delivery)
-	err := s.shownDeliveries(d).Where("id = ? AND business_id = ?", id, business).Scan(ctx)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, errDeliveryNotFound
-	}
+	rows, err := s.shown(ctx, func(q *bun.SelectQuery) *bun.SelectQuery { return q.Where("id = ? AND business_id = ?", id, business) })
 	if err != nil {
 		return nil, fmt.Errorf("read delivery %s: %w", id, err)
 	}
-	return d, nil
+	if len(rows) == 0 {
+		return nil, errDeliveryNotFound
+	}
+	return rows[0], nil
 }
 
 // DeliveryFilter selects deliveries of a business.
@@ -123,12 +129,16 @@ type DeliveryFilter struct {
 
 // Deliveries reads a page of a business's deliveries, newest first.
 func (s *Store) Deliveries(ctx context.Context, business string, filter DeliveryFilter, page PageInput) (*DeliveryConnection, error) {
-	var rows []*Delivery
-	q, err := filter.page(s.shownDeliveries(&rows), business, page)
+	written, err := filter.page(s.shownRows(), business, page)
 	if err != nil {
 		return nil, err
 	}
-	if err := q.Scan(ctx); err != nil {
+	born, err := page.after(filter.narrow(s.shownBorn(), business), "id", newestFirst)
+	if err != nil {
+		return nil, err
+	}
+	var rows []*Delivery
+	if err := s.atOnce(written, born).Scan(ctx, &rows); err != nil {
 		return nil, fmt.Errorf("read deliveries: %w", err)
 	}
 	return deliveryConnection(rows, page), nil
@@ -136,6 +146,10 @@ func (s *Store) Deliveries(ctx context.Context, business string, filter Delivery
 
 // page narrows q down to a page of what the filter selects.
 func (f DeliveryFilter) page(q *bun.SelectQuery, business string, page PageInput) (*bun.SelectQuery, error) {
+	return page.keyset(f.narrow(q, business), "id", newestFirst)
+}
+
+func (f DeliveryFilter) narrow(q *bun.SelectQuery, business string) *bun.SelectQuery {
 	q = q.Where("business_id = ?", business)
 	if f.EndpointID != nil {
 		q = q.Where("endpoint_id = ?", *f.EndpointID)
@@ -143,26 +157,31 @@ func (f DeliveryFilter) page(q *bun.SelectQuery, business string, page PageInput
 	if f.Status != nil {
 		q = q.Where("("+shownStatusSQL+") = ?", *f.Status)
 	}
-	return page.keyset(q, "id", newestFirst)
+	return q
 }
 
+// deliveryConnection makes a page of rows, of which there may be more than it takes, in any order.
 func deliveryConnection(rows []*Delivery, page PageInput) *DeliveryConnection {
+	slices.SortFunc(rows, func(a, b *Delivery) int { return strings.Compare(b.ID, a.ID) })
 	edges, info := pageOf(rows, page, func(d *Delivery) string { return d.ID })
 	return &DeliveryConnection{Edges: edges, PageInfo: info}
 }
 
 // DeliveriesOf reads the same page of each endpoint's deliveries, newest first, by endpoint.
 func (s *Store) DeliveriesOf(ctx context.Context, business string, endpoints []string, status *DeliveryStatus, page PageInput) (map[string]*DeliveryConnection, error) {
+	born, err := page.after(DeliveryFilter{Status: status}.narrow(s.shownBorn(), business), "id", newestFirst)
+	if err != nil {
+		return nil, err
+	}
 	rows := make(map[string][]*Delivery, len(endpoints))
-	err := s.eachAtOnce(endpoints, func(endpoint string) (*bun.SelectQuery, error) {
+	err = s.eachAtOnce(endpoints, func(endpoint string) (*bun.SelectQuery, error) {
 		filter := DeliveryFilter{EndpointID: &endpoint, Status: status}
-		return filter.page(s.shownDeliveries((*Delivery)(nil)), business, page)
-	}, func(q *bun.RawQuery) error {
+		return filter.page(s.shownRows(), business, page)
+	}, func(pages []*bun.SelectQuery, endpoints []string) error {
 		var all []*Delivery
-		if err := q.Scan(ctx, &all); err != nil {
+		if err := s.atOnce(append(pages, born.Clone().Where("endpoint_id IN (?)", bun.List(endpoints)))...).Scan(ctx, &all); err != nil {
 			return fmt.Errorf("read the deliveries of %d endpoints: %w", len(endpoints), err)
 		}
-		slices.SortFunc(all, func(a, b *Delivery) int { return strings.Compare(b.ID, a.ID) })
 		for _, d := range all {
 			rows[d.EndpointID] = append(rows[d.EndpointID], d)
 		}
@@ -195,13 +214,16 @@ func (s *Store) AttemptsOf(ctx context.Context, deliveries []string) (map[string
 // DeliveriesRung reads the current rows of deliveries that the bell named, by their own ids or their events', oldest change
 // first.
 func (s *Store) DeliveriesRung(ctx context.Context, business string, ids, events []string) ([]*Delivery, error) {
-	var rows []*Delivery
-	q := s.shownDeliveries(&rows).Where("business_id = ?", business)
-	q = q.WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
-		return q.Where("id IN (?)", bun.List(append([]string{""}, ids...))).WhereOr("event_id IN (?)", bun.List(append([]string{""}, events...)))
+	rows, err := s.shown(ctx, func(q *bun.SelectQuery) *bun.SelectQuery {
+		return q.Where("business_id = ?", business).WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
+			return q.Where("id IN (?)", bun.List(append([]string{""}, ids...))).WhereOr("event_id IN (?)", bun.List(append([]string{""}, events...)))
+		})
 	})
-	if err := q.Order("updated_at", "id").Scan(ctx); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("read %d deliveries: %w", len(ids)+len(events), err)
 	}
+	slices.SortFunc(rows, func(a, b *Delivery) int {
+		return cmp.Or(cmp.Compare(a.UpdatedAt, b.UpdatedAt), strings.Compare(a.ID, b.ID))
+	})
 	return rows, nil
 }

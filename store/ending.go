@@ -15,7 +15,7 @@ import (
 //
 //	a delivery that waits for an endpoint that is disabled or deleted is over: skipped without an attempt, else failed
 //
-// Readers apply it (shownDeliveries), the worker sends nothing to such an endpoint, and EndWaiting writes into the rows, in
+// Readers apply it (shown), the worker sends nothing to such an endpoint, and EndWaiting writes into the rows, in
 // pieces, what the rule says of them. It needs no mark and remembers nothing, so a crash leaves nothing undone. An endpoint is
 // enabled again only when all of it is written (onceEnded): the rule must not bring anything back to life.
 
@@ -35,12 +35,24 @@ const endedSQL = `CASE WHEN status = 'delivered' THEN status WHEN attempts = 0 T
 
 const shownStatusSQL = `CASE WHEN ` + overSQL + ` THEN ` + endedSQL + ` ELSE status END`
 
-// shownDeliveries selects deliveries as readers are to see them.
-func (s *Store) shownDeliveries(rows any) *bun.SelectQuery {
-	return s.read.NewSelect().Model(rows).ExcludeColumn("status", "leased", "next_attempt_at").
+// shown reads the deliveries that narrow selects, as readers are to see them: those with rows, and those that have none yet.
+func (s *Store) shown(ctx context.Context, narrow func(q *bun.SelectQuery) *bun.SelectQuery) ([]*Delivery, error) {
+	var rows []*Delivery
+	err := s.atOnce(narrow(s.shownRows()), narrow(s.shownBorn())).Scan(ctx, &rows)
+	return rows, err
+}
+
+// shownRows selects deliveries that have rows.
+func (s *Store) shownRows() *bun.SelectQuery {
+	return s.read.NewSelect().Model((*Delivery)(nil)).ExcludeColumn("status", "leased", "next_attempt_at").
 		ColumnExpr(shownStatusSQL+" AS status").
 		ColumnExpr("CASE WHEN "+overSQL+" THEN ? ELSE leased END AS leased", false).
 		ColumnExpr("CASE WHEN " + overSQL + " THEN NULL ELSE next_attempt_at END AS next_attempt_at")
+}
+
+// shownBorn selects deliveries that have none yet. They are few.
+func (s *Store) shownBorn() *bun.SelectQuery {
+	return s.shownRows().ModelTableExpr(s.bornTable() + " AS delivery")
 }
 
 // Why deliveries end: a disabled endpoint still gets its tests.
@@ -111,6 +123,9 @@ type unended struct {
 // EndWaiting ends what still waits for endpoints that are disabled or deleted, in small commits. What another transaction is
 // about to change may be left for the next time.
 func (s *Store) EndWaiting(ctx context.Context) error {
+	if err := s.unfoldOver(ctx); err != nil {
+		return err
+	}
 	for {
 		var left []unended
 		err := s.read.NewRaw(`SELECT e.id, e.business_id, e.deleted_at IS NOT NULL AS deleted FROM endpoints e
@@ -134,6 +149,14 @@ func (s *Store) EndWaiting(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// unfoldOver makes rows of what fan-outs list for endpoints that are disabled or deleted, with all else that those list.
+func (s *Store) unfoldOver(ctx context.Context) error {
+	return s.inTx(ctx, func(ctx context.Context, t *tx) error {
+		return s.unfoldAll(ctx, t, false, skipLocked, `EXISTS (SELECT 1 FROM endpoints AS e WHERE e.business_id = fan_outs.business_id
+			AND (e.status = ? OR e.deleted_at IS NOT NULL) AND fan_outs.deliveries LIKE '%"' || e.id || '"%')`, Disabled)
+	})
 }
 
 // endPieces ends what waits for one endpoint. Each piece is a transaction of its own, beside the batcher's: it waits for nobody,
@@ -196,12 +219,13 @@ func (s *Store) endSoon() {
 var errStillEnding = refuse(CodeConflict, "endpoint_ending", "what waited for this webhook endpoint is still being ended: try again in a minute")
 
 // refuseWhileEnding refuses, with errStillEnding, where deliveries wait for an endpoint that are over: it must not be enabled yet.
-func refuseWhileEnding(ctx context.Context, t *tx, endpoint string) error {
+func (s *Store) refuseWhileEnding(ctx context.Context, t *tx, endpoint *Endpoint) error {
 	var waits bool
-	err := t.NewRaw("SELECT EXISTS (SELECT 1 FROM deliveries WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL AND trigger_name <> ?)",
-		endpoint, TriggerTest).Scan(ctx, &waits)
+	err := t.NewRaw("SELECT EXISTS (SELECT 1 FROM deliveries WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL AND trigger_name <> ?) OR EXISTS (SELECT 1 FROM "+
+		s.bornTable()+" AS born WHERE business_id = ? AND endpoint_id = ?)",
+		endpoint.ID, TriggerTest, endpoint.BusinessID, endpoint.ID).Scan(ctx, &waits)
 	if err != nil {
-		return fmt.Errorf("read whether deliveries wait for %s: %w", endpoint, err)
+		return fmt.Errorf("read whether deliveries wait for %s: %w", endpoint.ID, err)
 	}
 	if waits {
 		return errStillEnding

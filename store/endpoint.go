@@ -193,7 +193,7 @@ func (s *Store) updateEndpoint(ctx context.Context, t *tx, business, id string, 
 					return nil, err
 				}
 			}
-			if err := refuseWhileEnding(ctx, t, id); err != nil {
+			if err := s.refuseWhileEnding(ctx, t, endpoint); err != nil {
 				return nil, err
 			}
 			endpoint.DisabledReason, endpoint.FailingSince = nil, nil
@@ -265,7 +265,7 @@ func (s *Store) setAgentURL(ctx context.Context, t *tx, agent *Agent, url Option
 		}
 		endpoint.URL, endpoint.FailingSince = *url.Value, nil // at a new address nothing is known to be wrong
 		if endpoint.Status == Disabled && (endpoint.DisabledReason == nil || *endpoint.DisabledReason != disabledByBusiness) {
-			if err := refuseWhileEnding(ctx, t, endpoint.ID); err != nil {
+			if err := s.refuseWhileEnding(ctx, t, endpoint); err != nil {
 				return err
 			}
 			endpoint.Status, endpoint.DisabledReason = Enabled, nil

@@ -60,11 +60,13 @@ func numbered(query string) string {
 // openHot words the hot statements, and prepares those that read; each batcher prepares those that write.
 func (s *Store) openHot(ctx context.Context) (err error) {
 	s.freshJobsSQL, s.targetsSQL, s.endpointsSQL = withIDs(s.remote(), freshJobsSQL), withIDs(s.remote(), targetsSQL), withIDs(s.remote(), endpointsSQL)
+	s.fanOutsSQL, s.lockFanOutsSQL = withIDs(s.remote(), fanOutsSQL), withIDs(s.remote(), lockFanOutsSQL)+s.locking("UPDATE")
+	s.forgetFanOutsSQL = newBulk(s.remote(), forgetFanOutsSQL, column{"id", "text"})
 	s.hotWrites = []string{lockSessionSQL, unlockSessionSQL}
 	s.insertions = map[reflect.Type]*insertion{}
 	for _, model := range []reflect.Type{
 		reflect.TypeFor[Session](), reflect.TypeFor[Message](), reflect.TypeFor[Run](), reflect.TypeFor[Event](),
-		reflect.TypeFor[Delivery](), reflect.TypeFor[Attempt](),
+		reflect.TypeFor[FanOut](), reflect.TypeFor[Delivery](), reflect.TypeFor[Attempt](),
 	} {
 		in := newInsertion(s.db, s.remote(), model)
 		s.insertions[model] = in
@@ -78,19 +80,21 @@ func (s *Store) openHot(ctx context.Context) (err error) {
 		s.numberAllSQL = newBulk(true, numberAllSQL, numberColumns...)
 		s.stepsSQL = union(newBulk(true, unlockSessionsSQL, unlockColumns...), newBulk(true, lockSessionsSQL, lockColumns...))
 		s.outcomesSQL = newBulk(true, outcomesSQL+" RETURNING deliveries.id", outcomeColumns...)
+		s.bornSQL = s.insertions[reflect.TypeFor[Delivery]()].with(" WHERE (SELECT there.id FROM deliveries AS there WHERE there.id = new.id) IS NULL RETURNING id")
 		s.turnsSQL = fuse(append(turn, s.batchSQL)...)
 	} else {
 		s.outcomesSQL = newBulk(false, outcomesSQL, outcomeColumns...) // it counts, row by row
+		s.bornSQL = s.insertions[reflect.TypeFor[Delivery]()].with(" ON CONFLICT DO NOTHING")
 		s.turnsSQL = fuse(turn...)
 	}
-	s.eventsSQL = fuse(inserting(reflect.TypeFor[Event]()), inserting(reflect.TypeFor[Delivery]()))
-	s.hotWrites = append(s.hotWrites, s.outcomesSQL.text)
+	s.eventsSQL = fuse(inserting(reflect.TypeFor[Event]()), inserting(reflect.TypeFor[FanOut]()), inserting(reflect.TypeFor[Delivery]()))
+	s.hotWrites = append(s.hotWrites, s.outcomesSQL.text, s.bornSQL.text, s.lockFanOutsSQL, s.forgetFanOutsSQL.text)
 	if s.remote() {
 		s.hotWrites = append(s.hotWrites, s.batchSQL.text, s.numberAllSQL.text, s.stepsSQL.text, s.turnsSQL.text, s.eventsSQL.text)
 	} else {
 		s.hotWrites = append(s.hotWrites, ending.text, numberEventsSQL, s.endpointsSQL)
 	}
-	s.hotReads, err = s.prepare(ctx, s.keyed.DB, authenticateSQL, agentVersionSQL, rereadSQL, s.targetsSQL, s.freshJobsSQL)
+	s.hotReads, err = s.prepare(ctx, s.keyed.DB, authenticateSQL, agentVersionSQL, rereadSQL, rereadBornSQL, s.targetsSQL, s.freshJobsSQL, s.fanOutsSQL)
 	return err
 }
 

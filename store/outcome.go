@@ -49,6 +49,7 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 			size += len(*o.Attempt.ResponseBody)
 		}
 	}
+	var born rowsMade
 	err = s.worker.do(size, func(ctx context.Context, t *tx) error {
 		changed, disabled = nil, nil
 		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
@@ -66,14 +67,23 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		if err != nil {
 			return err
 		}
-		_, err = t.run(ctx, s.outcomesSQL, some{len(held), func(i int) ([]any, error) { return held[i].row(t.now), nil }}, func(scan func(...any) error) error {
+		heldJobs := make([]*Job, len(held))
+		for i, o := range held {
+			heldJobs[i] = o.Job
+		}
+		if born, err = s.writeBorn(ctx, t, heldJobs, func(i int) *Delivery { return held[i].delivery(t.now) }); err != nil {
+			return err
+		}
+		changed = slices.Collect(maps.Keys(born.ids))
+		rest := slices.DeleteFunc(held, func(o *Outcome) bool { return born.ids[o.Job.DeliveryID] })
+		_, err = t.run(ctx, s.outcomesSQL, some{len(rest), func(i int) ([]any, error) { return rest[i].row(t.now), nil }}, func(scan func(...any) error) error {
 			var id string
 			err := scan(&id)
 			changed = append(changed, id)
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("record %d outcomes: %w", len(held), err)
+			return fmt.Errorf("record %d outcomes: %w", len(rest), err)
 		}
 		written := made(outcomes, changed)
 		for _, o := range written {
@@ -88,10 +98,23 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		disabled, err = of.record(ctx, t, written, s.cfg.EndpointGrace)
 		return err
 	})
+	if err == nil {
+		born.commit()
+	}
 	if len(disabled) > 0 {
 		s.endSoon()
 	}
 	return changed, disabled, err
+}
+
+// delivery is the row of one that has none yet, as the outcome leaves it.
+func (o *Outcome) delivery(now Time) *Delivery {
+	d := o.Job.row()
+	d.Status, d.Leased, d.NextAttemptAt, d.UpdatedAt = o.Status, false, o.Next, now
+	if o.Attempt != nil {
+		d.Attempts = o.Attempt.Number
+	}
+	return d
 }
 
 // row is the outcome as outcomeColumns has it.

@@ -58,6 +58,15 @@ const rowCursor = "id:"
 // keyset adds the page's WHERE, ORDER and LIMIT to q, one row more than asked for: that it is there means that there is a
 // next page.
 func (p PageInput) keyset(q *bun.SelectQuery, column string, o order) (*bun.SelectQuery, error) {
+	q, err := p.after(q, column, o)
+	if err != nil {
+		return nil, err
+	}
+	return q.OrderExpr("?TableAlias.?"+string(o), bun.Ident(column)).Limit(int64(p.First + 1)), nil
+}
+
+// after adds the page's WHERE alone.
+func (p PageInput) after(q *bun.SelectQuery, column string, o order) (*bun.SelectQuery, error) {
 	faults := p.validate()
 	if p.After != nil {
 		raw, err := base64.RawURLEncoding.DecodeString(*p.After)
@@ -71,32 +80,37 @@ func (p PageInput) keyset(q *bun.SelectQuery, column string, o order) (*bun.Sele
 			q = q.Where("?TableAlias.? > ?", bun.Ident(column), id)
 		}
 	}
-	if err := faults.Err(); err != nil {
-		return nil, err
-	}
-	return q.OrderExpr("?TableAlias.?"+string(o), bun.Ident(column)).Limit(int64(p.First + 1)), nil
+	return q, faults.Err()
 }
 
-// atOnce is how many pages one statement reads: SQLite takes 500 parts of a compound statement.
-const atOnce = 100
+// pagesAtOnce is how many pages one statement reads: SQLite takes 500 parts of a compound statement.
+const pagesAtOnce = 100
 
-// eachAtOnce reads the page of each key, which page makes, in one statement for up to 100 of them: each page comes from its
-// index. A key may stand there twice.
-func (s *Store) eachAtOnce(keys []string, page func(key string) (*bun.SelectQuery, error), read func(q *bun.RawQuery) error) error {
-	for chunk := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(keys))), atOnce) {
-		parts, pages := make([]string, len(chunk)), make([]any, len(chunk))
+// eachAtOnce makes the page of each key, and has up to 100 of them read together. A key may stand there twice.
+func (s *Store) eachAtOnce(keys []string, page func(key string) (*bun.SelectQuery, error), read func(pages []*bun.SelectQuery, keys []string) error) error {
+	for chunk := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(keys))), pagesAtOnce) {
+		pages := make([]*bun.SelectQuery, len(chunk))
 		for i, key := range chunk {
 			q, err := page(key)
 			if err != nil {
 				return err
 			}
-			parts[i], pages[i] = fmt.Sprintf("SELECT * FROM (?) AS page%d", i), q
+			pages[i] = q
 		}
-		if err := read(s.read.NewRaw(strings.Join(parts, " UNION ALL "), pages...)); err != nil {
+		if err := read(pages, chunk); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// atOnce is one statement of several pages: each comes from its index.
+func (s *Store) atOnce(pages ...*bun.SelectQuery) *bun.RawQuery {
+	parts, args := make([]string, len(pages)), make([]any, len(pages))
+	for i, q := range pages {
+		parts[i], args[i] = fmt.Sprintf("SELECT * FROM (?) AS page%d", i), q
+	}
+	return s.read.NewRaw(strings.Join(parts, " UNION ALL "), args...)
 }
 
 // pageOf makes the edges of the rows that keyset selected.

@@ -152,7 +152,8 @@ func (r *Replay) what(q *bun.SelectQuery, endpoint *Endpoint) *bun.SelectQuery {
 			Where("d.endpoint_id = ? AND d.seq > ? AND d.seq <= ? AND d.status IN ('failed', 'skipped')", r.EndpointID, r.Seq, r.LastSeq)
 	} else {
 		q = q.TableExpr("events AS e").Join("LEFT JOIN deliveries AS d ON d.event_id = e.id AND d.endpoint_id = ?", r.EndpointID).
-			Where("e.business_id = ? AND e.seq > ? AND e.seq <= ?", r.BusinessID, r.Seq, r.LastSeq).Where("d.next_attempt_at IS NULL")
+			Where("e.business_id = ? AND e.seq > ? AND e.seq <= ?", r.BusinessID, r.Seq, r.LastSeq).Where("d.next_attempt_at IS NULL").
+			Where("(d.id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM fan_outs AS f WHERE f.event_id = e.id AND f.deliveries LIKE ?))", "%\""+r.EndpointID+"\"%")
 	}
 	if endpoint.AgentID != nil {
 		q = q.Where("e.agent_id = ?", *endpoint.AgentID)
@@ -367,9 +368,9 @@ func (s *Store) ReplaysOf(ctx context.Context, endpoints []string) (map[string][
 	of := make(map[string][]*Replay, len(endpoints))
 	err := s.eachAtOnce(endpoints, func(endpoint string) (*bun.SelectQuery, error) {
 		return s.read.NewSelect().Model((*Replay)(nil)).Where("endpoint_id = ?", endpoint).Order("id DESC").Limit(shownReplays), nil
-	}, func(q *bun.RawQuery) error {
+	}, func(pages []*bun.SelectQuery, _ []string) error {
 		var all []*Replay
-		if err := q.Scan(ctx, &all); err != nil {
+		if err := s.atOnce(pages...).Scan(ctx, &all); err != nil {
 			return fmt.Errorf("read the replays to %d endpoints: %w", len(endpoints), err)
 		}
 		slices.SortFunc(all, func(a, b *Replay) int { return strings.Compare(b.ID, a.ID) })

@@ -37,9 +37,17 @@ func (s *Store) Redeliver(ctx context.Context, v *Viewer, id string) (*Delivery,
 		if err != nil {
 			return err
 		}
+		var folded bool // asked before the row is read: if it is not, there is a row
+		if err := t.NewRaw("SELECT EXISTS (SELECT 1 FROM fan_outs WHERE event_id = ?)", known.EventID).Scan(ctx, &folded); err != nil {
+			return fmt.Errorf("read whether event %s has a fan-out: %w", known.EventID, err)
+		}
 		d := new(Delivery)
 		err = t.forUpdate().Model(d).Where("id = ?", id).Scan(ctx)
 		switch {
+		case errors.Is(err, sql.ErrNoRows) && folded && endpoint.Status == Enabled:
+			return errDeliveryBusy
+		case errors.Is(err, sql.ErrNoRows) && folded:
+			return errEndpointDisabled
 		case errors.Is(err, sql.ErrNoRows):
 			return errDeliveryNotFound // retention was faster
 		case err != nil:

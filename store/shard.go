@@ -195,6 +195,9 @@ func (s *Store) Leave(ctx context.Context, replica string) error {
 // freeDeliveries frees what is in flight in shards: for those never tried it is their sequence that counts from now on. What is
 // leased has an instant: a backlog that is due at 0, however long, is passed over in the index.
 func (s *Store) freeDeliveries(ctx context.Context, t *tx, shards []int) error {
+	if err := s.unfoldAll(ctx, t, true, "", "shard IN (?)", bun.List(shards)); err != nil {
+		return err
+	}
 	_, err := t.NewRaw(`UPDATE deliveries AS delivery SET leased = ?, next_attempt_at = `+dueAgainSQL+`
 		WHERE id IN (SELECT id FROM deliveries WHERE leased AND next_attempt_at > 0 AND endpoint_id IN (SELECT id FROM endpoints WHERE shard IN (?))
 			ORDER BY id`+s.locking("UPDATE")+`)`, false, bun.List(shards)).Exec(ctx)

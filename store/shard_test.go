@@ -268,14 +268,14 @@ func TestALeaseWaitsForNobody(t *testing.T) {
 			t.Errorf("renewed %d of %d, %v", len(held), want, err)
 		}
 	}
-	if _, err := blocking.ExecContext(t.Context(), "SELECT 1 FROM deliveries FOR UPDATE"); err != nil {
+	if _, err := blocking.ExecContext(t.Context(), "SELECT 1 FROM fan_outs FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
 	var others sync.WaitGroup
 	defer others.Wait()
 	defer func() { _ = blocking.Rollback() }()
 	others.Go(func() { _ = s.GiveShards(t.Context(), []store.Hold{holds[store.ShardOf(v.BusinessID)]}) })
-	waiting(1, "UPDATE deliveries%")
+	waiting(1, "DELETE FROM fan_outs%")
 	renewed(store.Shards - 1)
 	if _, err := blocking.ExecContext(t.Context(), "LOCK TABLE runs IN ACCESS EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)

@@ -28,12 +28,12 @@ const (
 func Lease(timeout time.Duration) time.Duration { return 2*timeout + 10*time.Second }
 
 // attempt makes one attempt, under one deadline from the dial to the last byte of the answer.
-func (w *Worker) attempt(ctx context.Context, job *store.Job) (*store.Attempt, answer) {
-	start := time.Now()
+func (w *Worker) attempt(ctx context.Context, t task) (*store.Attempt, answer) {
+	start, job := time.Now(), t.job
 	made := &store.Attempt{DeliveryID: job.DeliveryID, Number: job.Attempts + 1, Trigger: job.Trigger, StartedAt: store.At(start)}
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
-	times := newTrace(start)
+	times := newTrace(start, t.token)
 	a, body := w.send(times.on(ctx), job, start)
 	made.DurationMs = int(time.Since(start).Milliseconds())
 	made.Timings = times.timings()

@@ -77,6 +77,9 @@ func (p Policy) decide(number int, a answer, chance float64) verdict {
 // retryAfter reads the header Retry-After (RFC 9110, section 10.2.3), seconds or a date; 0 for none, or for nonsense. More seconds
 // than can be counted are as long as may be asked for.
 func retryAfter(header string, now time.Time) time.Duration {
+	if header == "" {
+		return 0
+	}
 	switch seconds, err := strconv.ParseUint(header, 10, 31); {
 	case err == nil:
 		return time.Duration(seconds) * time.Second

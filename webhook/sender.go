@@ -71,7 +71,7 @@ func (w *Worker) deliver(ctx context.Context, t task) ended {
 		}
 		return ended{job: job, outcome: outcome}
 	}
-	made, a := w.attempt(t.token.noteWritten(ctx), job)
+	made, a := w.attempt(ctx, t)
 	if a.status == 0 && errors.Is(context.Cause(ctx), errCut) {
 		return ended{job: job, cut: true}
 	}

@@ -1,8 +1,6 @@
 package webhook
 
 import (
-	"context"
-	"net/http/httptrace"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -66,11 +64,4 @@ func (ts *tokens) giveBack(t *token) {
 		t.back = true
 		ts.held--
 	}
-}
-
-// noteWritten is ctx for a request that tells the token when it has been written.
-func (t *token) noteWritten(ctx context.Context) context.Context {
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteRequest: func(httptrace.WroteRequestInfo) { t.written.Store(true) },
-	})
 }

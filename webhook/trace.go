@@ -14,6 +14,7 @@ import (
 // or handshake, and where several addresses are dialled at once, it is the one that answered that counts.
 type trace struct {
 	start time.Time
+	token *token // is told when the request is written
 
 	mu      sync.Mutex // guards what follows: a dial may outlive its request
 	got     bool       // there is a connection: a dial that goes on was not needed
@@ -23,7 +24,7 @@ type trace struct {
 	made    store.Timings
 }
 
-func newTrace(start time.Time) *trace { return &trace{start: start} }
+func newTrace(start time.Time, held *token) *trace { return &trace{start: start, token: held} }
 
 // on is ctx with the trace in it.
 func (t *trace) on(ctx context.Context) context.Context {
@@ -74,6 +75,7 @@ func (t *trace) on(ctx context.Context) context.Context {
 				t.made.RemoteAddress = &addr
 			})
 		},
+		WroteRequest: func(httptrace.WroteRequestInfo) { t.token.written.Store(true) },
 		GotFirstResponseByte: func() {
 			locked(func(now time.Time) { t.made.FirstByteMs = milliseconds(t.start, now) })
 		},

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	gometrics "runtime/metrics"
+	"sync"
+)
+
+// How much garbage may be there beside what lives, in percent of that: never less than gcPercent, for what lives is little and a tenth
+// of the CPU went into the collector at 100; and up to gcMost while all of it stays below gcSpare. So a busy server whose data is
+// small does not collect fifty times a second, an idle one keeps little, and a large one no more than it would anyway.
+const (
+	gcPercent = 200
+	gcMost    = 600
+	gcSpare   = 48 << 20 // bytes
+)
+
+// paceGC keeps to that from now on, unless the operator has said otherwise by GOGC.
+var paceGC = sync.OnceFunc(func() {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	live := []gometrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	percent := 0
+	var pace func(struct{})
+	pace = func(struct{}) {
+		gometrics.Read(live)
+		if next := gcPercentFor(live[0].Value.Uint64()); next < percent*9/10 || next > percent*11/10 { // each change stops the world
+			percent = next
+			debug.SetGCPercent(percent)
+		}
+		// It is garbage at once, so the next collection calls this again.
+		runtime.AddCleanup(&struct{ _ [2]*byte }{}, pace, struct{}{})
+	}
+	pace(struct{}{})
+})
+
+// gcPercentFor is GOGC for so many bytes that live.
+func gcPercentFor(live uint64) int {
+	return int(min(gcMost, max(gcPercent, gcSpare*100/max(live, 1))))
+}

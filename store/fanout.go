@@ -1,0 +1,249 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/uptrace/bun"
+)
+
+// Deliveries are born together: while the stream rings, an event's are one row, its fan-out, committed with the event. The worker
+// hears of it at once, and most deliveries end with their first attempt a moment later: that is when each becomes a row of its own
+// (decision 19). One that has to wait becomes a row before: when the worker gives it back, when its shard changes hands, when
+// somebody must change it, or when its fan-out is older than foldedFor. To readers it is all the same: shownBorn.
+//
+// What holds: a delivery that a fan-out lists is one with a row, or else it is pending, and held under the fan-out's lease. Rows are
+// made of a fan-out, and that is removed, under its lock; and a row that is there is never made again.
+
+// FanOut is an event's deliveries as they are born.
+type FanOut struct {
+	bun.BaseModel `bun:"table:fan_outs,alias:fan_out"`
+
+	EventID    string      `bun:"event_id,pk"`
+	BusinessID string      `bun:"business_id"`
+	Shard      int         `bun:"shard"`
+	Seq        int64       `bun:"seq"`
+	Lane       string      `bun:"lane"`
+	LeaseUntil Time        `bun:"lease_until"`
+	CreatedAt  Time        `bun:"created_at"`
+	Deliveries [][2]string `bun:"deliveries"` // each one's id, and its endpoint's
+}
+
+const (
+	foldedFor     = 3 * time.Second // then what is left of a fan-out is written as rows: readers look through those that there are
+	unfoldedAtOne = 50              // fan-outs a commit: up to 100 rows each
+)
+
+// birth counts an event's deliveries that have no rows yet, for the jobs that were read of its fan-out.
+type birth struct{ left atomic.Int64 }
+
+// delivery is the i-th one of the fan-out, as it is born.
+func (f *FanOut) delivery(i int) *Delivery {
+	return &Delivery{
+		ID: f.Deliveries[i][0], BusinessID: f.BusinessID, EndpointID: f.Deliveries[i][1], EventID: f.EventID, Seq: f.Seq, Lane: f.Lane,
+		Status: Pending, Leased: true, NextAttemptAt: &f.LeaseUntil, Trigger: TriggerAutomatic, CreatedAt: f.CreatedAt, UpdatedAt: f.CreatedAt,
+	}
+}
+
+// row is the delivery of a job as it was born.
+func (j *Job) row() *Delivery {
+	return &Delivery{
+		ID: j.DeliveryID, BusinessID: j.BusinessID, EndpointID: j.EndpointID, EventID: j.EventID, Seq: j.Seq, Lane: j.Lane,
+		Status: Pending, Leased: true, NextAttemptAt: &j.LeaseUntil, Trigger: TriggerAutomatic, CreatedAt: j.CreatedAt, UpdatedAt: j.CreatedAt,
+	}
+}
+
+const fanOutsSQL = `SELECT event_id, business_id, seq, lane, lease_until, created_at, deliveries FROM fan_outs WHERE event_id IN ({ids}) ORDER BY seq`
+
+// bornJobs reads the jobs of events' fan-outs, and which of the events have none.
+func (s *Store) bornJobs(ctx context.Context, events []string, now Time) (jobs []*Job, others []string, err error) {
+	rows, err := s.hotReads[s.fanOutsSQL].QueryContext(ctx, s.idsArg(events))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	found := make(map[string]bool, len(events))
+	for rows.Next() {
+		var f FanOut
+		var list []byte
+		if err := rows.Scan(&f.EventID, &f.BusinessID, &f.Seq, &f.Lane, &f.LeaseUntil, &f.CreatedAt, &list); err != nil {
+			return nil, nil, err
+		}
+		if err := json.Unmarshal(list, &f.Deliveries); err != nil {
+			return nil, nil, fmt.Errorf("the fan-out of %s: %w", f.EventID, err)
+		}
+		found[f.EventID] = true
+		of := new(birth)
+		of.left.Store(int64(len(f.Deliveries)))
+		for _, d := range f.Deliveries {
+			jobs = append(jobs, &Job{
+				DeliveryID: d[0], EndpointID: d[1], EventID: f.EventID, Seq: f.Seq, Lane: f.Lane, LeaseUntil: f.LeaseUntil,
+				CreatedAt: f.CreatedAt, Trigger: TriggerAutomatic, ReadAt: now, birth: of,
+			})
+		}
+	}
+	for _, id := range events {
+		if !found[id] {
+			others = append(others, id)
+		}
+	}
+	return jobs, others, rows.Err()
+}
+
+// rowsMade are the deliveries that a transaction has made rows of, out of their fan-outs.
+type rowsMade struct {
+	ids map[string]bool
+	of  map[*birth]int64
+}
+
+// commit counts them, once they are committed.
+func (w rowsMade) commit() {
+	for of, n := range w.of {
+		of.left.Add(-n)
+	}
+}
+
+const (
+	lockFanOutsSQL   = `SELECT event_id FROM fan_outs WHERE event_id IN ({ids}) ORDER BY event_id`
+	forgetFanOutsSQL = `DELETE FROM fan_outs WHERE event_id IN (SELECT new.id FROM {rows})`
+)
+
+// writeBorn makes rows of those jobs' deliveries that have none yet, as row wants them, and removes the fan-outs that are done with.
+// All others have their rows, and are left alone.
+func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i int) *Delivery) (made rowsMade, err error) {
+	made = rowsMade{ids: map[string]bool{}, of: map[*birth]int64{}}
+	events := map[string]bool{} // whether its fan-out is there
+	for _, j := range jobs {
+		if j.birth != nil {
+			events[j.EventID] = false
+		}
+	}
+	if len(events) == 0 {
+		return made, nil
+	}
+	_, err = t.query(ctx, s.lockFanOutsSQL, []any{s.idsArg(slices.Sorted(maps.Keys(events)))}, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		events[id] = true
+		return err
+	})
+	if err != nil {
+		return made, fmt.Errorf("lock %d fan-outs: %w", len(events), err)
+	}
+	var rows []*Delivery
+	births := map[string]*birth{}
+	for i, j := range jobs {
+		if j.birth != nil && events[j.EventID] {
+			rows = append(rows, row(i))
+			births[j.DeliveryID] = j.birth
+		}
+	}
+	event := make(map[*birth]string, len(events))
+	for _, j := range jobs {
+		event[j.birth] = j.EventID
+	}
+	slices.SortFunc(rows, byID) // so they stand in most indexes: their pages are filled one after the other
+	_, err = t.run(ctx, s.bornSQL, all(t, rows), func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		made.ids[id] = true
+		made.of[births[id]]++
+		return err
+	})
+	if err != nil {
+		return made, fmt.Errorf("insert %d deliveries: %w", len(rows), err)
+	}
+	var done []string
+	for of, n := range made.of {
+		if of.left.Load() == n {
+			done = append(done, event[of])
+		}
+	}
+	slices.Sort(done)
+	if _, err := t.run(ctx, s.forgetFanOutsSQL, some{len(done), func(i int) ([]any, error) { return []any{done[i]}, nil }}, nil); err != nil {
+		return made, fmt.Errorf("remove %d fan-outs: %w", len(done), err)
+	}
+	return made, nil
+}
+
+// unfold makes rows of all that fan-outs list and that has none yet, up to so many of them that which selects, and removes those. It
+// returns how many there were. Freed rows are nobody's, and due in their turn; the others stay leased.
+func (s *Store) unfold(ctx context.Context, t *tx, freed bool, skip string, which string, args ...any) (int, error) {
+	var folded []*FanOut
+	err := t.NewRaw(`DELETE FROM fan_outs WHERE event_id IN (SELECT event_id FROM fan_outs WHERE `+which+` ORDER BY event_id LIMIT ?`+
+		s.locking("UPDATE"+skip)+`) RETURNING *`, append(args, unfoldedAtOne)...).Scan(ctx, &folded)
+	if err != nil {
+		return 0, fmt.Errorf("unfold the deliveries of events: %w", err)
+	}
+	var rows []*Delivery
+	for _, f := range folded {
+		for i := range f.Deliveries {
+			d := f.delivery(i)
+			if freed {
+				var now Time
+				d.Leased, d.NextAttemptAt = false, &now
+			}
+			rows = append(rows, d)
+		}
+	}
+	slices.SortFunc(rows, byID)
+	for chunk := range slices.Chunk(rows, 500) {
+		if _, err := t.NewInsert().Model(&chunk).On("CONFLICT DO NOTHING").Returning("NULL").Exec(ctx); err != nil {
+			return 0, fmt.Errorf("insert %d deliveries: %w", len(chunk), err)
+		}
+	}
+	return len(folded), nil
+}
+
+// unfoldAll is unfold for however many there are.
+func (s *Store) unfoldAll(ctx context.Context, t *tx, freed bool, skip string, which string, args ...any) error {
+	for {
+		n, err := s.unfold(ctx, t, freed, skip, which, args...)
+		if err != nil || n < unfoldedAtOne {
+			return err
+		}
+	}
+}
+
+func byID(a, b *Delivery) int { return strings.Compare(a.ID, b.ID) }
+
+// skipLocked has unfold pass over what another transaction is at, rather than wait for it.
+const skipLocked = " SKIP LOCKED"
+
+// Unfold makes rows of what has been without for some time: whatever lies in wait for an endpoint, or was lost sight of.
+func (s *Store) Unfold(ctx context.Context) error {
+	for n := unfoldedAtOne; n == unfoldedAtOne; {
+		old := s.Now().Add(-foldedFor)
+		var there []string
+		if err := s.read.NewRaw("SELECT event_id FROM fan_outs WHERE created_at <= ? LIMIT 1", old).Scan(ctx, &there); err != nil || len(there) == 0 {
+			return err
+		}
+		err := s.worker.do(batchBytes, func(ctx context.Context, t *tx) (err error) {
+			n, err = s.unfold(ctx, t, false, skipLocked, "created_at <= ?", old)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bornTable are the deliveries that have no rows yet, as rows.
+func (s *Store) bornTable() string {
+	list := "json_each(f.deliveries) AS d"
+	if s.remote() {
+		list = "LATERAL json_array_elements(CAST(f.deliveries AS JSON)) AS d(value)"
+	}
+	// No EXISTS: PostgreSQL might answer that for all of them at once, out of all deliveries that there are.
+	return `(SELECT d.value->>0 AS id, f.business_id, d.value->>1 AS endpoint_id, f.event_id, f.seq, f.lane, 'pending' AS status,
+		CAST(0 AS BIGINT) AS attempts, TRUE AS leased, f.lease_until AS next_attempt_at, 'automatic' AS trigger_name, CAST(0 AS BIGINT) AS base,
+		CAST(NULL AS TEXT) AS replay_id, f.created_at, f.created_at AS updated_at
+		FROM fan_outs AS f CROSS JOIN ` + list + ` WHERE (SELECT row.id FROM deliveries AS row WHERE row.id = d.value->>0) IS NULL)`
+}
