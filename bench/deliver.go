@@ -26,38 +26,43 @@ const (
 	outstanding = 60  // deliveries an endpoint that answers, made and not arrived, at most
 	chatters    = 16
 	senders     = 64 // of the bare loop: as many as the worker's tokens
+	turns       = 3  // of each side in a round
 )
 
-// benchDeliver compares deliveries a second with full bookkeeping (each one a row before it is sent, its attempt and outcome
-// rows after) with a bare loop of signed POSTs to the same receiver, which is in this process for both.
+// benchDeliver compares deliveries a second with full bookkeeping (each one durable before it is sent, its row with its attempt and
+// outcome after) with a bare loop of signed POSTs to the same receiver, which is in this process for both. They take turns: the
+// machine's pace changes within seconds.
 func benchDeliver(ctx context.Context, r *rig) error {
 	ratio, note, err := r.repeat(ctx, func(ctx context.Context) (string, []float64, error) {
-		ours, body, err := r.deliverParley(ctx)
+		d, err := r.startDeliveries(ctx, 0, 0)
 		if err != nil {
 			return "", nil, err
 		}
-		theirs, err := r.deliverBare(ctx, body)
+		defer d.end()
+		var ours, theirs float64
+		for range turns {
+			rates, err := d.run(r)
+			if err == nil {
+				err = d.settle()
+			}
+			if err != nil {
+				return "", nil, err
+			}
+			ours += sum(rates) / turns
+			bare, err := r.deliverBare(ctx, *d.to.body.Load())
+			if err != nil {
+				return "", nil, err
+			}
+			theirs += bare / turns
+		}
 		x := ours / theirs
-		return fmt.Sprintf("parley %.0f/s   bare signed POSTs %.0f/s (%d bytes)   ratio %.2f", ours, theirs, len(body), x), []float64{x}, err
+		return fmt.Sprintf("parley %.0f/s   bare signed POSTs %.0f/s (%d bytes)   ratio %.2f", ours, theirs, len(*d.to.body.Load()), x), []float64{x}, nil
 	})
 	if err != nil {
 		return err
 	}
 	fmt.Printf("deliver, %s: ratio %.2f (%s; %s)\n", r.mode, ratio[0], r.gates("gate 0.45, aim 0.75", "gate 0.40, aim 0.60"), note)
 	return nil
-}
-
-func (r *rig) deliverParley(ctx context.Context) (rate float64, body []byte, err error) {
-	d, err := r.startDeliveries(ctx, 0, 0)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer d.end()
-	rates, err := d.run(r)
-	if err != nil {
-		return 0, nil, err
-	}
-	return sum(rates), *d.to.body.Load(), d.settle()
 }
 
 func (r *rig) deliverBare(ctx context.Context, body []byte) (float64, error) {

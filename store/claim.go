@@ -353,10 +353,10 @@ func (s *Store) Release(_ context.Context, jobs []*Job) error {
 			return err
 		}
 		held := slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !slices.Contains(good, j.Shard) })
-		made, err = s.writeBorn(ctx, t, held, func(i int) *Delivery {
+		made, err = s.writeBorn(ctx, t, held, func(i int) (*Delivery, error) {
 			d, now := held[i].row(), Time(0)
 			d.Leased, d.NextAttemptAt = false, &now
-			return d
+			return d, nil
 		})
 		if err != nil {
 			return err

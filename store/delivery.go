@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,6 +32,9 @@ type Delivery struct {
 	ReplayID      *string        `bun:"replay_id"`    // the replay that sends it
 	CreatedAt     Time           `bun:"created_at"`
 	UpdatedAt     Time           `bun:"updated_at"` // when its status or attempts last changed
+
+	// FirstAttempt is the first one as a document, where it was made before the delivery had a row. All others are rows.
+	FirstAttempt *string `bun:"first_attempt"`
 }
 
 // DueAt is when the next attempt is due; nil while one is being made, and after the last.
@@ -44,30 +48,45 @@ func (d *Delivery) DueAt() *Time {
 	return d.NextAttemptAt
 }
 
-// Attempt is one try to deliver.
+// Attempt is one try to deliver. As JSON it is what a delivery's row has of its first one.
 type Attempt struct {
-	bun.BaseModel `bun:"table:attempts,alias:attempt"`
+	bun.BaseModel `bun:"table:attempts,alias:attempt" json:"-"`
 
-	DeliveryID   string         `bun:"delivery_id,pk"`
-	Number       int            `bun:"number,pk"` // from 1
-	Trigger      AttemptTrigger `bun:"trigger_name"`
-	StartedAt    Time           `bun:"started_at"`
-	DurationMs   int            `bun:"duration_ms"`
-	StatusCode   *int           `bun:"status_code"`
-	Error        *string        `bun:"error"`         // why it failed; nil for a success
-	ResponseBody *string        `bun:"response_body"` // the first 16 KiB of the answer
+	DeliveryID   string         `bun:"delivery_id,pk" json:"-"`
+	Number       int            `bun:"number,pk" json:"-"` // from 1
+	Trigger      AttemptTrigger `bun:"trigger_name" json:"-"`
+	StartedAt    Time           `bun:"started_at" json:"started_at"`
+	DurationMs   int            `bun:"duration_ms" json:"duration_ms"`
+	StatusCode   *int           `bun:"status_code" json:"status_code,omitempty"`
+	Error        *string        `bun:"error" json:"error,omitempty"`                 // why it failed; nil for a success
+	ResponseBody *string        `bun:"response_body" json:"response_body,omitempty"` // the first 16 KiB of the answer
 	Timings
-	NextAttemptAt *Time `bun:"next_attempt_at"` // when the next one was due, as this one left it
+	NextAttemptAt *Time `bun:"next_attempt_at" json:"next_attempt_at,omitempty"` // when the next one was due, as this one left it
 }
 
 // Timings are what an attempt's time went into, each in milliseconds for itself: nil where it did not happen, as with a
 // connection that is used again. FirstByteMs counts from the attempt's start.
 type Timings struct {
-	DNSMs         *int    `bun:"dns_ms"`
-	ConnectMs     *int    `bun:"connect_ms"`
-	TLSMs         *int    `bun:"tls_ms"`
-	FirstByteMs   *int    `bun:"first_byte_ms"`
-	RemoteAddress *string `bun:"remote_address"` // who was connected to, host and port
+	DNSMs         *int    `bun:"dns_ms" json:"dns_ms,omitempty"`
+	ConnectMs     *int    `bun:"connect_ms" json:"connect_ms,omitempty"`
+	TLSMs         *int    `bun:"tls_ms" json:"tls_ms,omitempty"`
+	FirstByteMs   *int    `bun:"first_byte_ms" json:"first_byte_ms,omitempty"`
+	RemoteAddress *string `bun:"remote_address" json:"remote_address,omitempty"` // who was connected to, host and port
+}
+
+// document is the attempt as the row of its delivery has it.
+func (a *Attempt) document() (string, error) {
+	b, err := json.Marshal(a)
+	return string(b), err
+}
+
+// attemptIn reads the first attempt in a delivery's row.
+func attemptIn(d *Delivery) (*Attempt, error) {
+	a := &Attempt{DeliveryID: d.ID, Number: 1, Trigger: TriggerAutomatic}
+	if err := json.Unmarshal([]byte(*d.FirstAttempt), a); err != nil {
+		return nil, fmt.Errorf("the first attempt of %s: %w", d.ID, err)
+	}
+	return a, nil
 }
 
 // deliveriesFor makes the deliveries of the transaction's events: one for each of their businesses' endpoints that wants the event,
@@ -201,10 +220,21 @@ func (s *Store) DeliveriesOf(ctx context.Context, business string, endpoints []s
 func (s *Store) AttemptsOf(ctx context.Context, deliveries []string) (map[string][]*Attempt, error) {
 	var attempts []*Attempt
 	err := s.read.NewSelect().Model(&attempts).Where("delivery_id IN (?)", bun.List(deliveries)).Order("delivery_id", "number").Scan(ctx)
+	var first []*Delivery // read last: where there is a later attempt, there is this one
+	if err == nil {
+		err = s.read.NewSelect().Model(&first).Column("id", "first_attempt").Where("id IN (?) AND first_attempt IS NOT NULL", bun.List(deliveries)).Scan(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the attempts of %d deliveries: %w", len(deliveries), err)
 	}
 	of := make(map[string][]*Attempt, len(deliveries))
+	for _, d := range first {
+		a, err := attemptIn(d)
+		if err != nil {
+			return nil, err
+		}
+		of[d.ID] = append(of[d.ID], a)
+	}
 	for _, a := range attempts {
 		of[a.DeliveryID] = append(of[a.DeliveryID], a)
 	}

@@ -44,7 +44,7 @@ func (s *Store) shown(ctx context.Context, narrow func(q *bun.SelectQuery) *bun.
 
 // shownRows selects deliveries that have rows.
 func (s *Store) shownRows() *bun.SelectQuery {
-	return s.read.NewSelect().Model((*Delivery)(nil)).ExcludeColumn("status", "leased", "next_attempt_at").
+	return s.read.NewSelect().Model((*Delivery)(nil)).ExcludeColumn("status", "leased", "next_attempt_at", "first_attempt").
 		ColumnExpr(shownStatusSQL+" AS status").
 		ColumnExpr("CASE WHEN "+overSQL+" THEN ? ELSE leased END AS leased", false).
 		ColumnExpr("CASE WHEN " + overSQL + " THEN NULL ELSE next_attempt_at END AS next_attempt_at")

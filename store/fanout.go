@@ -2,7 +2,7 @@ package store
 
 import (
 	"context"
-	"encoding/json"
+	"database/sql/driver"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,14 +25,52 @@ import (
 type FanOut struct {
 	bun.BaseModel `bun:"table:fan_outs,alias:fan_out"`
 
-	EventID    string      `bun:"event_id,pk"`
-	BusinessID string      `bun:"business_id"`
-	Shard      int         `bun:"shard"`
-	Seq        int64       `bun:"seq"`
-	Lane       string      `bun:"lane"`
-	LeaseUntil Time        `bun:"lease_until"`
-	CreatedAt  Time        `bun:"created_at"`
-	Deliveries [][2]string `bun:"deliveries"` // each one's id, and its endpoint's
+	EventID    string `bun:"event_id,pk"`
+	BusinessID string `bun:"business_id"`
+	Shard      int    `bun:"shard"`
+	Seq        int64  `bun:"seq"`
+	Lane       string `bun:"lane"`
+	LeaseUntil Time   `bun:"lease_until"`
+	CreatedAt  Time   `bun:"created_at"`
+	Deliveries births `bun:"deliveries"`
+}
+
+// births are deliveries, each with its own id and its endpoint's. In SQL they are a JSON list of such pairs, which are ids of ours and
+// need no escaping.
+type births [][2]string
+
+// Value writes the list.
+func (of births) Value() (driver.Value, error) {
+	b := make([]byte, 0, 96*len(of)+2)
+	b = append(b, '[')
+	for i, d := range of {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(b, `["`...), d[0]...)
+		b = append(append(b, `","`...), d[1]...)
+		b = append(b, `"]`...)
+	}
+	return string(append(b, ']')), nil
+}
+
+// Scan reads the list.
+func (of *births) Scan(v any) error {
+	var list string
+	switch v := v.(type) {
+	case string:
+		list = v
+	case []byte:
+		list = string(v)
+	default:
+		return fmt.Errorf("a fan-out of %T", v)
+	}
+	parts := strings.Split(list, `"`) // what is between two marks is an id, every other time
+	*of = make(births, 0, len(parts)/4)
+	for i := 1; i+2 < len(parts); i += 4 {
+		*of = append(*of, [2]string{parts[i], parts[i+2]})
+	}
+	return nil
 }
 
 const (
@@ -71,12 +109,8 @@ func (s *Store) bornJobs(ctx context.Context, events []string, now Time) (jobs [
 	found := make(map[string]bool, len(events))
 	for rows.Next() {
 		var f FanOut
-		var list []byte
-		if err := rows.Scan(&f.EventID, &f.BusinessID, &f.Seq, &f.Lane, &f.LeaseUntil, &f.CreatedAt, &list); err != nil {
+		if err := rows.Scan(&f.EventID, &f.BusinessID, &f.Seq, &f.Lane, &f.LeaseUntil, &f.CreatedAt, &f.Deliveries); err != nil {
 			return nil, nil, err
-		}
-		if err := json.Unmarshal(list, &f.Deliveries); err != nil {
-			return nil, nil, fmt.Errorf("the fan-out of %s: %w", f.EventID, err)
 		}
 		found[f.EventID] = true
 		of := new(birth)
@@ -116,7 +150,7 @@ const (
 
 // writeBorn makes rows of those jobs' deliveries that have none yet, as row wants them, and removes the fan-outs that are done with.
 // All others have their rows, and are left alone.
-func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i int) *Delivery) (made rowsMade, err error) {
+func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i int) (*Delivery, error)) (made rowsMade, err error) {
 	made = rowsMade{ids: map[string]bool{}, of: map[*birth]int64{}}
 	events := map[string]bool{} // whether its fan-out is there
 	for _, j := range jobs {
@@ -140,7 +174,11 @@ func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i in
 	births := map[string]*birth{}
 	for i, j := range jobs {
 		if j.birth != nil && events[j.EventID] {
-			rows = append(rows, row(i))
+			d, err := row(i)
+			if err != nil {
+				return made, err
+			}
+			rows = append(rows, d)
 			births[j.DeliveryID] = j.birth
 		}
 	}

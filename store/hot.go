@@ -61,6 +61,7 @@ func numbered(query string) string {
 func (s *Store) openHot(ctx context.Context) (err error) {
 	s.freshJobsSQL, s.targetsSQL, s.endpointsSQL = withIDs(s.remote(), freshJobsSQL), withIDs(s.remote(), targetsSQL), withIDs(s.remote(), endpointsSQL)
 	s.fanOutsSQL, s.lockFanOutsSQL = withIDs(s.remote(), fanOutsSQL), withIDs(s.remote(), lockFanOutsSQL)+s.locking("UPDATE")
+	s.healthSQL = withIDs(s.remote(), healthSQL) + s.locking("UPDATE")
 	s.forgetFanOutsSQL = newBulk(s.remote(), forgetFanOutsSQL, column{"id", "text"})
 	s.hotWrites = []string{lockSessionSQL, unlockSessionSQL}
 	s.insertions = map[reflect.Type]*insertion{}
@@ -88,7 +89,7 @@ func (s *Store) openHot(ctx context.Context) (err error) {
 		s.turnsSQL = fuse(turn...)
 	}
 	s.eventsSQL = fuse(inserting(reflect.TypeFor[Event]()), inserting(reflect.TypeFor[FanOut]()), inserting(reflect.TypeFor[Delivery]()))
-	s.hotWrites = append(s.hotWrites, s.outcomesSQL.text, s.bornSQL.text, s.lockFanOutsSQL, s.forgetFanOutsSQL.text)
+	s.hotWrites = append(s.hotWrites, s.outcomesSQL.text, s.bornSQL.text, s.lockFanOutsSQL, s.forgetFanOutsSQL.text, s.healthSQL)
 	if s.remote() {
 		s.hotWrites = append(s.hotWrites, s.batchSQL.text, s.numberAllSQL.text, s.stepsSQL.text, s.turnsSQL.text, s.eventsSQL.text)
 	} else {

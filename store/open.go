@@ -84,6 +84,7 @@ type Store struct {
 	endpointsSQL             string
 	fanOutsSQL               string
 	lockFanOutsSQL           string
+	healthSQL                string
 	bornSQL                  *bulk
 	forgetFanOutsSQL         *bulk
 	batchSQL, numberAllSQL   *bulk // on PostgreSQL alone, as the next

@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -60,7 +58,7 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		if len(held) == 0 {
 			return nil
 		}
-		of, err := readHealth(ctx, t, outcomes)
+		of, err := s.readHealth(ctx, t, outcomes)
 		if err == nil {
 			err = lockReplays(ctx, t, outcomes)
 		}
@@ -71,7 +69,7 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		for i, o := range held {
 			heldJobs[i] = o.Job
 		}
-		if born, err = s.writeBorn(ctx, t, heldJobs, func(i int) *Delivery { return held[i].delivery(t.now) }); err != nil {
+		if born, err = s.writeBorn(ctx, t, heldJobs, func(i int) (*Delivery, error) { return held[i].delivery(t.now) }); err != nil {
 			return err
 		}
 		changed = slices.Collect(maps.Keys(born.ids))
@@ -89,7 +87,7 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		for _, o := range written {
 			t.change(o.Job.BusinessID, o.Job.DeliveryID)
 		}
-		if err := recordAttempts(ctx, t, written); err != nil {
+		if err := recordAttempts(ctx, t, made(rest, changed)); err != nil {
 			return err
 		}
 		if err := countSent(ctx, t, written); err != nil {
@@ -108,13 +106,15 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 }
 
 // delivery is the row of one that has none yet, as the outcome leaves it.
-func (o *Outcome) delivery(now Time) *Delivery {
+func (o *Outcome) delivery(now Time) (*Delivery, error) {
 	d := o.Job.row()
 	d.Status, d.Leased, d.NextAttemptAt, d.UpdatedAt = o.Status, false, o.Next, now
-	if o.Attempt != nil {
-		d.Attempts = o.Attempt.Number
+	if o.Attempt == nil {
+		return d, nil
 	}
-	return d
+	document, err := o.Attempt.document()
+	d.Attempts, d.FirstAttempt = o.Attempt.Number, &document
+	return d, err
 }
 
 // row is the outcome as outcomeColumns has it.
@@ -206,34 +206,35 @@ func countSent(ctx context.Context, t *tx, outcomes []*Outcome) error {
 // success. Those that do not fail are not in it.
 type health map[string]Time
 
+const healthSQL = `SELECT id, failing_since FROM endpoints WHERE id IN ({ids}) AND (failing_since IS NOT NULL OR id IN ({ids})) ORDER BY id`
+
 // readHealth reads, and where there are other writers locks, the endpoints that outcomes may change: those that fail now, and
 // those that did and may have recovered.
-func readHealth(ctx context.Context, t *tx, outcomes []*Outcome) (health, error) {
-	var failed, well []string
+func (s *Store) readHealth(ctx context.Context, t *tx, outcomes []*Outcome) (health, error) {
+	failed, all := map[string]bool{}, map[string]bool{}
 	for _, o := range outcomes {
-		switch {
-		case !o.counts():
-		case o.Status == Failed || o.Disable != "":
-			failed = append(failed, o.Job.EndpointID)
-		default:
-			well = append(well, o.Job.EndpointID)
+		if o.counts() {
+			all[o.Job.EndpointID] = true
+			if o.Status == Failed || o.Disable != "" {
+				failed[o.Job.EndpointID] = true
+			}
 		}
 	}
-	if len(failed)+len(well) == 0 {
+	if len(all) == 0 {
 		return nil, nil
 	}
-	var rows []*Endpoint
-	err := t.forUpdate().Model(&rows).Column("id", "failing_since").
-		Where("id IN (?) AND (failing_since IS NOT NULL OR id IN (?))", bun.List(distinct(append(well, failed...))), bun.List(append(failed, ""))).
-		Order("id").Scan(ctx)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return nil, fmt.Errorf("read the health of endpoints: %w", err)
-	}
-	of := make(health, len(rows))
-	for _, p := range rows {
-		if p.FailingSince != nil {
-			of[p.ID] = *p.FailingSince
+	of := make(health)
+	_, err := t.query(ctx, s.healthSQL, []any{s.idsArg(slices.Sorted(maps.Keys(all))), s.idsArg(slices.Sorted(maps.Keys(failed)))}, func(scan func(...any) error) error {
+		var id string
+		var since *Time
+		err := scan(&id, &since)
+		if since != nil {
+			of[id] = *since
 		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the health of %d endpoints: %w", len(all), err)
 	}
 	return of, nil
 }

@@ -35,7 +35,10 @@ func (t Time) Unix() float64 { return float64(t) / 1e6 }
 func (t Time) String() string { return t.Time().Format(time.RFC3339Nano) }
 
 // MarshalJSON writes RFC 3339 in UTC.
-func (t Time) MarshalJSON() ([]byte, error) { return json.Marshal(t.Time()) }
+func (t Time) MarshalJSON() ([]byte, error) {
+	b := append(make([]byte, 0, len(time.RFC3339Nano)+2), '"')
+	return append(t.Time().AppendFormat(b, time.RFC3339Nano), '"'), nil
+}
 
 // UnmarshalJSON reads RFC 3339.
 func (t *Time) UnmarshalJSON(b []byte) error {

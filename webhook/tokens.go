@@ -38,7 +38,10 @@ func newTokens() tokens {
 // left says whether there are any, having taken back those of attempts that are no longer young. While there are none, again fires
 // when one may be.
 func (ts *tokens) left(now time.Time) bool {
-	if ts.held >= maxTokens || len(ts.young) >= 2*maxTokens {
+	for len(ts.young) > 0 && ts.young[0].back {
+		ts.young = ts.young[1:]
+	}
+	if ts.held >= maxTokens && now.Sub(ts.young[0].began) > brief || len(ts.young) >= 2*maxTokens {
 		ts.young = slices.DeleteFunc(ts.young, func(t *token) bool {
 			if age := now.Sub(t.began); age > youth || age > brief && t.written.Load() {
 				ts.giveBack(t)
