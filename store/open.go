@@ -17,7 +17,8 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	"modernc.org/sqlite" // the driver "sqlite", too
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // Config is what a Store is opened with.
@@ -241,7 +242,7 @@ func (s *Store) openSQLite(ctx context.Context) error {
 	if s.db, err = open("", 1); err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
-	if err = s.db.PingContext(ctx); err != nil {
+	if err = pingSQLite(ctx, s.db); err != nil {
 		return errors.Join(fmt.Errorf("open the SQLite database %s: %w", path, err), s.db.Close(), s.unlock())
 	}
 	s.leases = s.db
@@ -251,6 +252,25 @@ func (s *Store) openSQLite(ctx context.Context) error {
 	s.keyed = s.read
 	return nil
 }
+
+// pingSQLite connects. Where two open a new file, each to write its log ahead, SQLite refuses one of them at once, however patient it was
+// told to be.
+func pingSQLite(ctx context.Context, db *bun.DB) error {
+	for began := time.Now(); ; {
+		err := db.PingContext(ctx)
+		var refused *sqlite.Error
+		if !errors.As(err, &refused) || refused.Code()&0xff != sqlite3.SQLITE_BUSY || time.Since(began) > busyPatience {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+const busyPatience = 5 * time.Second // of SQLite's own, too: busy_timeout
 
 // createPrivate makes a missing file, which its owner alone may read: it will hold conversations. SQLite takes an empty file
 // for a new database, and gives the files beside it, -wal and -shm, the same mode. A file that is there is not so much as
