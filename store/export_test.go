@@ -182,6 +182,30 @@ func (s *Store) Age(ctx context.Context) error {
 	})
 }
 
+// AgeFanOuts has all fan-outs made d earlier.
+func (s *Store) AgeFanOuts(ctx context.Context, d time.Duration) error {
+	_, err := s.db.NewRaw("UPDATE fan_outs SET created_at = created_at - ?", d.Microseconds()).Exec(ctx)
+	return err
+}
+
+// UnfoldAll unfolds all of them, however young.
+func (s *Store) UnfoldAll(ctx context.Context) error { return s.unfoldSince(ctx, s.Now()+1) }
+
+// FanOuts counts those that there are.
+func (s *Store) FanOuts(ctx context.Context) (n int, err error) {
+	err = s.read.NewRaw("SELECT COUNT(*) FROM fan_outs").Scan(ctx, &n)
+	return n, err
+}
+
+// Rows counts the deliveries that have rows.
+func (s *Store) Rows(ctx context.Context) (n int, err error) {
+	err = s.read.NewRaw("SELECT COUNT(*) FROM deliveries").Scan(ctx, &n)
+	return n, err
+}
+
+// FoldedFor is how long a delivery is without a row at most.
+const FoldedFor = foldedFor
+
 // Noted counts the changes of deliveries that are noted.
 func (s *Store) Noted(ctx context.Context) (n int, err error) {
 	err = s.read.NewRaw("SELECT COUNT(*) FROM delivery_changes").Scan(ctx, &n)

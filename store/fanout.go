@@ -74,8 +74,8 @@ func (of *births) Scan(v any) error {
 }
 
 const (
-	foldedFor     = 3 * time.Second // then what is left of a fan-out is written as rows: readers look through those that there are
-	unfoldedAtOne = 50              // fan-outs a commit: up to 100 rows each
+	foldedFor      = 3 * time.Second // then what is left of a fan-out is written as rows: readers look through those that there are
+	unfoldedAtOnce = 50              // fan-outs a commit: up to 100 rows each
 )
 
 // birth counts an event's deliveries that have no rows yet, for the jobs that were read of its fan-out.
@@ -215,7 +215,7 @@ func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i in
 func (s *Store) unfold(ctx context.Context, t *tx, freed bool, skip string, which string, args ...any) (int, error) {
 	var folded []*FanOut
 	err := t.NewRaw(`DELETE FROM fan_outs WHERE event_id IN (SELECT event_id FROM fan_outs WHERE `+which+` ORDER BY event_id LIMIT ?`+
-		s.locking("UPDATE"+skip)+`) RETURNING *`, append(args, unfoldedAtOne)...).Scan(ctx, &folded)
+		s.locking("UPDATE"+skip)+`) RETURNING *`, append(args, unfoldedAtOnce)...).Scan(ctx, &folded)
 	if err != nil {
 		return 0, fmt.Errorf("unfold the deliveries of events: %w", err)
 	}
@@ -243,7 +243,7 @@ func (s *Store) unfold(ctx context.Context, t *tx, freed bool, skip string, whic
 func (s *Store) unfoldAll(ctx context.Context, t *tx, freed bool, skip string, which string, args ...any) error {
 	for {
 		n, err := s.unfold(ctx, t, freed, skip, which, args...)
-		if err != nil || n < unfoldedAtOne {
+		if err != nil || n < unfoldedAtOnce {
 			return err
 		}
 	}
@@ -255,9 +255,10 @@ func byID(a, b *Delivery) int { return strings.Compare(a.ID, b.ID) }
 const skipLocked = " SKIP LOCKED"
 
 // Unfold makes rows of what has been without for some time: whatever lies in wait for an endpoint, or was lost sight of.
-func (s *Store) Unfold(ctx context.Context) error {
-	for n := unfoldedAtOne; n == unfoldedAtOne; {
-		old := s.Now().Add(-foldedFor)
+func (s *Store) Unfold(ctx context.Context) error { return s.unfoldSince(ctx, s.Now().Add(-foldedFor)) }
+
+func (s *Store) unfoldSince(ctx context.Context, old Time) error {
+	for n := unfoldedAtOnce; n == unfoldedAtOnce; {
 		var there []string
 		if err := s.read.NewRaw("SELECT event_id FROM fan_outs WHERE created_at <= ? LIMIT 1", old).Scan(ctx, &there); err != nil || len(there) == 0 {
 			return err

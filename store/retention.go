@@ -208,13 +208,13 @@ func prunable(ctx context.Context, t *tx, ids []string) (events, deliveries []st
 	if err != nil {
 		return nil, nil, false, fmt.Errorf("lock the deliveries of %d old events: %w", len(ids), err)
 	}
+	var folded []string // of which there are deliveries without rows: read before the rows are
+	if err := t.NewSelect().Model((*FanOut)(nil)).Column("event_id").Where("event_id IN (?)", bun.List(ids)).Scan(ctx, &folded); err != nil {
+		return nil, nil, false, fmt.Errorf("read the fan-outs of %d old events: %w", len(ids), err)
+	}
 	var rows []*Delivery
 	if err := t.NewSelect().Model(&rows).Column("id", "event_id").Where("event_id IN (?)", bun.List(ids)).Scan(ctx); err != nil {
 		return nil, nil, false, fmt.Errorf("read the deliveries of %d old events: %w", len(ids), err)
-	}
-	var folded []string // of which there are deliveries without rows
-	if err := t.NewSelect().Model((*FanOut)(nil)).Column("event_id").Where("event_id IN (?)", bun.List(ids)).Scan(ctx, &folded); err != nil {
-		return nil, nil, false, fmt.Errorf("read the fan-outs of %d old events: %w", len(ids), err)
 	}
 	locked := make(map[string]bool, len(mine)+len(ended))
 	for _, id := range append(mine, ended...) {
