@@ -269,16 +269,8 @@ func TestFoldedDeliveriesMeet(t *testing.T) {
 		}
 		b.counted("after the replays", 0, 4)
 
-		// Retention leaves an event alone of which something is still to be sent.
-		jobs = b.born(1)
-		if _, err := b.s.Prune(t.Context(), store.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		if found, err := b.s.EventsByID(t.Context(), []string{jobs[0].EventID}); err != nil || found[jobs[0].EventID] == nil {
-			t.Errorf("its event is gone: %v", err)
-		}
-
 		// An endpoint that is disabled: what it was to get is over, and stays so when it is enabled.
+		jobs = b.born(1)
 		if _, err := b.s.UpdateEndpoint(t.Context(), b.v, b.p.ID, store.EndpointInput{Status: ptr(store.Disabled)}); err != nil {
 			t.Fatal(err)
 		}
@@ -302,6 +294,30 @@ func TestFoldedDeliveriesMeet(t *testing.T) {
 			t.Errorf("%d counted", n)
 		}
 		b.status(jobs[0].DeliveryID, store.Failed, 1)
+	})
+}
+
+// TestRetentionLeavesFoldedDeliveries: an event stays as long as something of it is to be sent.
+func TestRetentionLeavesFoldedDeliveries(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		b := folded(t, open)
+		newEndpoint(t, b.s, b.v, store.RunFinished)
+		jobs := b.born(1)
+		prune := func(want bool) {
+			t.Helper()
+			if _, err := b.s.Prune(t.Context(), store.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			if found, err := b.s.EventsByID(t.Context(), []string{jobs[0].EventID}); err != nil || found[jobs[0].EventID] != nil != want {
+				t.Errorf("its event is there: %v, %v", found, err)
+			}
+		}
+		prune(true)
+		b.end(store.Delivered, nil, jobs[0])
+		prune(true)
+		b.end(store.Delivered, nil, jobs[1])
+		prune(false)
+		b.counted("at the end", 0, 0)
 	})
 }
 
