@@ -10,10 +10,10 @@ import (
 
 // How much garbage may be there beside what lives, in percent of that: never less than gcPercent, for what lives is little and a tenth
 // of the CPU went into the collector at 100; and up to gcMost while all of it stays below gcSpare. So a busy server whose data is
-// small does not collect fifty times a second, an idle one keeps little, and a large one no more than it would anyway.
+// small does not collect ten times a second, an idle one keeps little, and a large one no more than it would anyway.
 const (
 	gcPercent = 200
-	gcMost    = 600
+	gcMost    = 500
 	gcSpare   = 48 << 20 // bytes
 )
 
@@ -22,12 +22,16 @@ var paceGC = sync.OnceFunc(func() {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	live := []gometrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	scanned := []gometrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}} // GOGC is of all
 	percent := 0
 	var pace func(struct{})
 	pace = func(struct{}) {
-		gometrics.Read(live)
-		if next := gcPercentFor(live[0].Value.Uint64()); next < percent*9/10 || next > percent*11/10 { // each change stops the world
+		gometrics.Read(scanned)
+		live := uint64(0)
+		for _, s := range scanned {
+			live += s.Value.Uint64()
+		}
+		if next := gcPercentFor(live); next < percent*9/10 || next > percent*11/10 { // each change stops the world
 			percent = next
 			debug.SetGCPercent(percent)
 		}

@@ -282,7 +282,13 @@ func (b *batcher) transact(ctx context.Context, id string, batch []*write) (*tx,
 		if err := b.s.insertCollected(ctx, t, id, len(batch) > 1); err != nil {
 			return err
 		}
-		return t.noteChanges(ctx)
+		if err := t.noteChanges(ctx); err != nil {
+			return err
+		}
+		if took := time.Since(t.began); took > commitLimit { // for SQLite, where ctx does not say so
+			return fmt.Errorf("a batch took %v: %w", took, context.DeadlineExceeded)
+		}
+		return nil
 	}()
 	if err != nil {
 		return nil, errors.Join(err, t.Rollback())

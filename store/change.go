@@ -67,7 +67,7 @@ func (s *Store) DeliveriesChanged(ctx context.Context, business string, from Tim
 			SELECT d.id, d.updated_at FROM delivery_changes c JOIN deliveries d ON d.id = c.delivery_id
 				WHERE c.business_id = ? AND c.changed_at >= ? AND d.updated_at >= ?
 			UNION
-			SELECT id, updated_at FROM `+s.bornTable()+` AS born WHERE business_id = ? AND updated_at >= ?
+			SELECT id, updated_at FROM `+s.bornTable("")+` AS born WHERE business_id = ? AND updated_at >= ?
 		) AS found WHERE (changed_at, delivery_id) > (?, ?) ORDER BY changed_at, delivery_id LIMIT ?`,
 		business, firstID("dlv", from.Add(-youngFor)), from, business, from, from, business, from, after.ChangedAt, after.DeliveryID, limit).Scan(ctx, &changes)
 	if err != nil {

@@ -348,15 +348,16 @@ const dueAgainSQL = `CASE WHEN delivery.attempts = 0 AND delivery.trigger_name =
 func (s *Store) Release(_ context.Context, jobs []*Job) error {
 	var made rowsMade
 	err := s.worker.do(64*len(jobs), func(ctx context.Context, t *tx) error {
+		made = rowsMade{}
 		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
 		if err != nil {
 			return err
 		}
 		held := slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !slices.Contains(good, j.Shard) })
-		made, err = s.writeBorn(ctx, t, held, func(i int) (*Delivery, error) {
+		made, err = s.writeBorn(ctx, t, held, func(i int) *Delivery {
 			d, now := held[i].row(), Time(0)
 			d.Leased, d.NextAttemptAt = false, &now
-			return d, nil
+			return d
 		})
 		if err != nil {
 			return err

@@ -24,7 +24,9 @@ func TestReplicasDoNotDeadlock(t *testing.T) {
 	t.Run("two replicas", func(t *testing.T) { // a test of its own, so that its stores are closed when it has ended
 		var replicas []*store.Store
 		for range 2 {
-			replicas = append(replicas, open(t, func(c *store.Config) { c.URL = url }))
+			replicas = append(replicas, open(t, func(c *store.Config) {
+				c.URL, c.Ringing = url, func() bool { return rand.IntN(2) == 0 } // some deliveries are born with rows
+			}))
 		}
 		var businesses []*store.Viewer
 		var wanted []store.Wanted
@@ -84,6 +86,45 @@ func TestReplicasDoNotDeadlock(t *testing.T) {
 						return err
 					}
 					return s.FailTurn(t.Context(), turn.Run, store.RunInterrupted)
+				})
+			}
+			again("unfold", func() error { return s.UnfoldAll(t.Context()) })
+			again("end", func() error { return s.EndWaiting(t.Context()) })
+			again("disable and enable", func() error {
+				i := rand.IntN(len(wanted))
+				_, err := s.UpdateEndpoint(t.Context(), businesses[i], wanted[i].EndpointID, store.EndpointInput{Status: ptr(store.Disabled)})
+				if err == nil {
+					_, err = s.UpdateEndpoint(t.Context(), businesses[i], wanted[i].EndpointID, store.EndpointInput{Status: ptr(store.Enabled)})
+				}
+				if e, ok := store.AsError(err); ok && e.Reason == "endpoint_ending" {
+					return nil
+				}
+				return err
+			})
+			for range 4 {
+				again("send what is fresh", func() error {
+					v := businesses[rand.IntN(len(businesses))]
+					mu.Lock()
+					hold, held := holds[store.ShardOf(v.BusinessID)]
+					mu.Unlock()
+					extent, err := s.Extent(t.Context(), v.BusinessID)
+					if err != nil || !held {
+						return err
+					}
+					var ids []string
+					last, err := s.EventsAfter(t.Context(), v.BusinessID, max(extent.Pruned, extent.Last-5), extent.Last, nil, 5)
+					for _, e := range last {
+						ids = append(ids, e.ID)
+					}
+					if err != nil || len(ids) == 0 {
+						return err
+					}
+					jobs, _, err := s.FreshJobs(t.Context(), []store.Hold{hold}, ids)
+					if err != nil {
+						return err
+					}
+					_, _, err = s.Record(t.Context(), delivered(jobs))
+					return err
 				})
 			}
 			for range 8 { // together they make batches that lock shards in any order

@@ -74,12 +74,6 @@ type Timings struct {
 	RemoteAddress *string `bun:"remote_address" json:"remote_address,omitempty"` // who was connected to, host and port
 }
 
-// document is the attempt as the row of its delivery has it.
-func (a *Attempt) document() (string, error) {
-	b, err := json.Marshal(a)
-	return string(b), err
-}
-
 // attemptIn reads the first attempt in a delivery's row.
 func attemptIn(d *Delivery) (*Attempt, error) {
 	a := &Attempt{DeliveryID: d.ID, Number: 1, Trigger: TriggerAutomatic}
@@ -130,8 +124,10 @@ var errDeliveryNotFound = refuse(CodeNotFound, "delivery_not_found", "there is n
 
 // Delivery reads a delivery of a business.
 func (s *Store) Delivery(ctx context.Context, business, id string) (*Delivery, error) {
-	rows, err := s.shown(ctx, func(q *bun.SelectQuery) *bun.SelectQuery { return q.Where("id = ? AND business_id = ?", id, business) })
-	if err != nil {
+	var rows []*Delivery
+	born := s.shownRows().ModelTableExpr(s.bornTable(" AND f.deliveries LIKE ?")+" AS delivery", listing(id))
+	this := func(q *bun.SelectQuery) *bun.SelectQuery { return q.Where("id = ? AND business_id = ?", id, business) }
+	if err := s.atOnce(this(s.shownRows()), this(born)).Scan(ctx, &rows); err != nil {
 		return nil, fmt.Errorf("read delivery %s: %w", id, err)
 	}
 	if len(rows) == 0 {

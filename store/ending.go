@@ -27,8 +27,8 @@ const (
 )
 
 // overSQL is the rule. Tests are sent to a disabled endpoint too.
-const overSQL = `delivery.next_attempt_at IS NOT NULL AND EXISTS (SELECT 1 FROM endpoints AS e WHERE e.id = delivery.endpoint_id
-	AND (e.deleted_at IS NOT NULL OR e.status = 'disabled' AND delivery.trigger_name <> 'test'))`
+const overSQL = `delivery.next_attempt_at IS NOT NULL AND (SELECT e.deleted_at IS NOT NULL OR e.status = 'disabled' AND delivery.trigger_name <> 'test'
+	FROM endpoints AS e WHERE e.id = delivery.endpoint_id)`
 
 // endedSQL is the status with which a delivery that waits ends. What was delivered once stays so.
 const endedSQL = `CASE WHEN status = 'delivered' THEN status WHEN attempts = 0 THEN 'skipped' ELSE 'failed' END`
@@ -50,9 +50,9 @@ func (s *Store) shownRows() *bun.SelectQuery {
 		ColumnExpr("CASE WHEN " + overSQL + " THEN NULL ELSE next_attempt_at END AS next_attempt_at")
 }
 
-// shownBorn selects deliveries that have none yet. They are few.
+// shownBorn selects deliveries that have none yet: those of some seconds, and of what the worker holds in memory.
 func (s *Store) shownBorn() *bun.SelectQuery {
-	return s.shownRows().ModelTableExpr(s.bornTable() + " AS delivery")
+	return s.shownRows().ModelTableExpr(s.bornTable("") + " AS delivery")
 }
 
 // Why deliveries end: a disabled endpoint still gets its tests.
@@ -123,8 +123,8 @@ type unended struct {
 // EndWaiting ends what still waits for endpoints that are disabled or deleted, in small commits. What another transaction is
 // about to change may be left for the next time.
 func (s *Store) EndWaiting(ctx context.Context) error {
-	if err := s.unfoldOver(ctx); err != nil {
-		return err
+	if err := s.unfoldOver(ctx); err != nil { // which holds up nothing else
+		s.log.Warn("make rows of what is over", "error", err)
 	}
 	for {
 		var left []unended
@@ -149,14 +149,6 @@ func (s *Store) EndWaiting(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// unfoldOver makes rows of what fan-outs list for endpoints that are disabled or deleted, with all else that those list.
-func (s *Store) unfoldOver(ctx context.Context) error {
-	return s.inTx(ctx, func(ctx context.Context, t *tx) error {
-		return s.unfoldAll(ctx, t, false, skipLocked, `EXISTS (SELECT 1 FROM endpoints AS e WHERE e.business_id = fan_outs.business_id
-			AND (e.status = ? OR e.deleted_at IS NOT NULL) AND fan_outs.deliveries LIKE '%"' || e.id || '"%')`, Disabled)
-	})
 }
 
 // endPieces ends what waits for one endpoint. Each piece is a transaction of its own, beside the batcher's: it waits for nobody,
@@ -222,8 +214,8 @@ var errStillEnding = refuse(CodeConflict, "endpoint_ending", "what waited for th
 func (s *Store) refuseWhileEnding(ctx context.Context, t *tx, endpoint *Endpoint) error {
 	var waits bool
 	err := t.NewRaw("SELECT EXISTS (SELECT 1 FROM deliveries WHERE endpoint_id = ? AND next_attempt_at IS NOT NULL AND trigger_name <> ?) OR EXISTS (SELECT 1 FROM "+
-		s.bornTable()+" AS born WHERE business_id = ? AND endpoint_id = ?)",
-		endpoint.ID, TriggerTest, endpoint.BusinessID, endpoint.ID).Scan(ctx, &waits)
+		s.bornTable(" AND f.business_id = ? AND f.deliveries LIKE ?")+" AS born WHERE endpoint_id = ?)",
+		endpoint.ID, TriggerTest, endpoint.BusinessID, listing(endpoint.ID), endpoint.ID).Scan(ctx, &waits)
 	if err != nil {
 		return fmt.Errorf("read whether deliveries wait for %s: %w", endpoint.ID, err)
 	}

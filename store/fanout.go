@@ -39,9 +39,12 @@ type FanOut struct {
 // need no escaping.
 type births [][2]string
 
+// listedBytes is what one takes there.
+const listedBytes = 87
+
 // Value writes the list.
 func (of births) Value() (driver.Value, error) {
-	b := make([]byte, 0, 96*len(of)+2)
+	b := make([]byte, 0, (listedBytes+2)*len(of)+2)
 	b = append(b, '[')
 	for i, d := range of {
 		if i > 0 {
@@ -74,8 +77,9 @@ func (of *births) Scan(v any) error {
 }
 
 const (
-	foldedFor      = 3 * time.Second // then what is left of a fan-out is written as rows: readers look through those that there are
-	unfoldedAtOnce = 50              // fan-outs a commit: up to 100 rows each
+	foldedFor      = 2 * time.Second // then what is left of a fan-out is written as rows: readers look through all that there are
+	unfoldedAtOnce = 200             // fan-outs a commit, at most
+	unfoldedRows   = 1000            // and rows, unless one alone lists more
 )
 
 // birth counts an event's deliveries that have no rows yet, for the jobs that were read of its fan-out.
@@ -150,7 +154,7 @@ const (
 
 // writeBorn makes rows of those jobs' deliveries that have none yet, as row wants them, and removes the fan-outs that are done with.
 // All others have their rows, and are left alone.
-func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i int) (*Delivery, error)) (made rowsMade, err error) {
+func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i int) *Delivery) (made rowsMade, err error) {
 	made = rowsMade{ids: map[string]bool{}, of: map[*birth]int64{}}
 	events := map[string]bool{} // whether its fan-out is there
 	for _, j := range jobs {
@@ -174,11 +178,7 @@ func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i in
 	births := map[string]*birth{}
 	for i, j := range jobs {
 		if j.birth != nil && events[j.EventID] {
-			d, err := row(i)
-			if err != nil {
-				return made, err
-			}
-			rows = append(rows, d)
+			rows = append(rows, row(i))
 			births[j.DeliveryID] = j.birth
 		}
 	}
@@ -210,14 +210,29 @@ func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i in
 	return made, nil
 }
 
-// unfold makes rows of all that fan-outs list and that has none yet, up to so many of them that which selects, and removes those. It
-// returns how many there were. Freed rows are nobody's, and due in their turn; the others stay leased.
-func (s *Store) unfold(ctx context.Context, t *tx, freed bool, skip string, which string, args ...any) (int, error) {
-	var folded []*FanOut
-	err := t.NewRaw(`DELETE FROM fan_outs WHERE event_id IN (SELECT event_id FROM fan_outs WHERE `+which+` ORDER BY event_id LIMIT ?`+
-		s.locking("UPDATE"+skip)+`) RETURNING *`, append(args, unfoldedAtOnce)...).Scan(ctx, &folded)
+// unfold makes rows of what fan-outs list and has none yet, and removes those. It takes those that which selects, up to some thousand rows,
+// and says whether there may be more. Freed rows are nobody's, and due in their turn; the others stay leased.
+func (s *Store) unfold(ctx context.Context, t *tx, freed bool, skip, which string, args ...any) (more bool, err error) {
+	var next []struct {
+		EventID string `bun:"event_id"`
+		Size    int    `bun:"size"`
+	}
+	err = t.NewRaw("SELECT event_id, LENGTH(deliveries) AS size FROM fan_outs WHERE "+which+" ORDER BY event_id LIMIT ?"+s.locking("UPDATE"+skip),
+		append(args, unfoldedAtOnce)...).Scan(ctx, &next)
 	if err != nil {
-		return 0, fmt.Errorf("unfold the deliveries of events: %w", err)
+		return false, fmt.Errorf("read which events have deliveries to unfold: %w", err)
+	}
+	var ids []string
+	for n := 0; len(ids) < len(next) && n < unfoldedRows; {
+		ids = append(ids, next[len(ids)].EventID)
+		n += next[len(ids)-1].Size/listedBytes + 1
+	}
+	if len(ids) == 0 {
+		return false, nil
+	}
+	var folded []*FanOut
+	if err := t.NewRaw("DELETE FROM fan_outs WHERE event_id IN (?) RETURNING *", bun.List(ids)).Scan(ctx, &folded); err != nil {
+		return false, fmt.Errorf("unfold the deliveries of %d events: %w", len(ids), err)
 	}
 	var rows []*Delivery
 	for _, f := range folded {
@@ -233,20 +248,21 @@ func (s *Store) unfold(ctx context.Context, t *tx, freed bool, skip string, whic
 	slices.SortFunc(rows, byID)
 	for chunk := range slices.Chunk(rows, 500) {
 		if _, err := t.NewInsert().Model(&chunk).On("CONFLICT DO NOTHING").Returning("NULL").Exec(ctx); err != nil {
-			return 0, fmt.Errorf("insert %d deliveries: %w", len(chunk), err)
+			return false, fmt.Errorf("insert %d deliveries: %w", len(chunk), err)
 		}
 	}
-	return len(folded), nil
+	return len(ids) < len(next) || len(next) == unfoldedAtOnce, nil
 }
 
 // unfoldAll is unfold for however many there are.
-func (s *Store) unfoldAll(ctx context.Context, t *tx, freed bool, skip string, which string, args ...any) error {
-	for {
-		n, err := s.unfold(ctx, t, freed, skip, which, args...)
-		if err != nil || n < unfoldedAtOnce {
+func (s *Store) unfoldAll(ctx context.Context, t *tx, freed bool, skip, which string, args ...any) error {
+	for more := true; more; {
+		var err error
+		if more, err = s.unfold(ctx, t, freed, skip, which, args...); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 func byID(a, b *Delivery) int { return strings.Compare(a.ID, b.ID) }
@@ -254,17 +270,19 @@ func byID(a, b *Delivery) int { return strings.Compare(a.ID, b.ID) }
 // skipLocked has unfold pass over what another transaction is at, rather than wait for it.
 const skipLocked = " SKIP LOCKED"
 
-// Unfold makes rows of what has been without for some time: whatever lies in wait for an endpoint, or was lost sight of.
+// Unfold makes rows of what has been without for some time: whatever lies in wait for an endpoint, or was lost sight of. It does so in
+// small commits.
 func (s *Store) Unfold(ctx context.Context) error { return s.unfoldSince(ctx, s.Now().Add(-foldedFor)) }
 
 func (s *Store) unfoldSince(ctx context.Context, old Time) error {
-	for n := unfoldedAtOnce; n == unfoldedAtOnce; {
+	for more := true; more; {
 		var there []string
-		if err := s.read.NewRaw("SELECT event_id FROM fan_outs WHERE created_at <= ? LIMIT 1", old).Scan(ctx, &there); err != nil || len(there) == 0 {
+		err := s.read.NewRaw("SELECT event_id FROM fan_outs WHERE created_at <= ? ORDER BY created_at LIMIT 1", old).Scan(ctx, &there)
+		if err != nil || len(there) == 0 {
 			return err
 		}
-		err := s.worker.do(batchBytes, func(ctx context.Context, t *tx) (err error) {
-			n, err = s.unfold(ctx, t, false, skipLocked, "created_at <= ?", old)
+		err = s.worker.do(batchBytes, func(ctx context.Context, t *tx) (err error) {
+			more, err = s.unfold(ctx, t, false, skipLocked, "created_at <= ?", old)
 			return err
 		})
 		if err != nil {
@@ -274,15 +292,46 @@ func (s *Store) unfoldSince(ctx context.Context, old Time) error {
 	return nil
 }
 
-// bornTable are the deliveries that have no rows yet, as rows.
-func (s *Store) bornTable() string {
-	list := "json_each(f.deliveries) AS d"
-	if s.remote() {
-		list = "LATERAL json_array_elements(CAST(f.deliveries AS JSON)) AS d(value)"
+// unfoldOver makes rows of what fan-outs list for endpoints that are disabled or deleted, with all else that those list.
+func (s *Store) unfoldOver(ctx context.Context) error {
+	for {
+		var over []string // by the key of each endpoint that is listed, as in bornTable
+		err := s.read.NewRaw(`SELECT f.event_id FROM fan_outs AS f WHERE (SELECT 1 FROM `+s.listed()+`
+			WHERE (SELECT e.status = ? OR e.deleted_at IS NOT NULL FROM endpoints AS e WHERE e.id = d.value->>1) LIMIT 1) IS NOT NULL LIMIT ?`,
+			Disabled, unfoldedAtOnce).Scan(ctx, &over)
+		if err != nil || len(over) == 0 {
+			return err
+		}
+		for piece := range slices.Chunk(over, 10) {
+			err := s.inTx(ctx, func(ctx context.Context, t *tx) error {
+				return s.unfoldAll(ctx, t, false, skipLocked, "event_id IN (?)", bun.List(piece))
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if len(over) < unfoldedAtOnce {
+			return nil // what somebody else is at just now is left for the next time
+		}
 	}
+}
+
+// listed are the deliveries of a fan-out f, as d.
+func (s *Store) listed() string {
+	if s.remote() {
+		return "LATERAL json_array_elements(CAST(f.deliveries AS JSON)) AS d(value)"
+	}
+	return "json_each(f.deliveries) AS d"
+}
+
+// listing is a pattern for the lists in which an id may be.
+func listing(id string) string { return `%"` + id + `"%` }
+
+// bornTable are the deliveries that have no rows yet, as rows; where is a condition on their fan-outs, f, with an AND in front.
+func (s *Store) bornTable(where string) string {
 	// No EXISTS: PostgreSQL might answer that for all of them at once, out of all deliveries that there are.
 	return `(SELECT d.value->>0 AS id, f.business_id, d.value->>1 AS endpoint_id, f.event_id, f.seq, f.lane, 'pending' AS status,
 		CAST(0 AS BIGINT) AS attempts, TRUE AS leased, f.lease_until AS next_attempt_at, 'automatic' AS trigger_name, CAST(0 AS BIGINT) AS base,
 		CAST(NULL AS TEXT) AS replay_id, f.created_at, f.created_at AS updated_at
-		FROM fan_outs AS f CROSS JOIN ` + list + ` WHERE (SELECT row.id FROM deliveries AS row WHERE row.id = d.value->>0) IS NULL)`
+		FROM fan_outs AS f CROSS JOIN ` + s.listed() + ` WHERE (SELECT row.id FROM deliveries AS row WHERE row.id = d.value->>0) IS NULL` + where + `)`
 }

@@ -228,7 +228,7 @@ func (s *Store) openSQLite(ctx context.Context) error {
 	// FULL with WAL syncs the log at each commit: what was answered survives a power cut. _txlock=immediate takes the
 	// write lock at BEGIN, so that no transaction fails half way for having read first.
 	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=busy_timeout(5000)" +
-		"&_pragma=cache_size(-8192)&_pragma=temp_store(MEMORY)&_pragma=wal_autocheckpoint(4000)&_txlock=immediate"
+		"&_pragma=cache_size(-8192)&_pragma=wal_autocheckpoint(4000)&_txlock=immediate"
 	open := func(extra string, connections int) (*bun.DB, error) {
 		db, err := sql.Open("sqlite", dsn+extra)
 		if err != nil {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,8 @@ type Outcome struct {
 	Status  DeliveryStatus
 	Next    *Time  // of a retry
 	Disable string // why the endpoint is to be disabled; empty: it is not
+
+	document string // the attempt, where it is to stand in the delivery's row
 }
 
 const outcomesSQL = `UPDATE deliveries SET attempts = new.attempts, leased = FALSE, updated_at = new.updated_at,
@@ -43,13 +46,16 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 	size := 256 * len(outcomes)
 	for i, o := range outcomes {
 		jobs[i] = o.Job
+		if err := o.write(); err != nil {
+			return nil, nil, err
+		}
 		if o.Attempt != nil && o.Attempt.ResponseBody != nil {
 			size += len(*o.Attempt.ResponseBody)
 		}
 	}
 	var born rowsMade
 	err = s.worker.do(size, func(ctx context.Context, t *tx) error {
-		changed, disabled = nil, nil
+		changed, disabled, born = nil, nil, rowsMade{}
 		good, err := stillHeld(ctx, t, s.remote(), holdsOf(jobs))
 		if err != nil {
 			return err
@@ -69,7 +75,7 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		for i, o := range held {
 			heldJobs[i] = o.Job
 		}
-		if born, err = s.writeBorn(ctx, t, heldJobs, func(i int) (*Delivery, error) { return held[i].delivery(t.now) }); err != nil {
+		if born, err = s.writeBorn(ctx, t, heldJobs, func(i int) *Delivery { return held[i].delivery(t.now) }); err != nil {
 			return err
 		}
 		changed = slices.Collect(maps.Keys(born.ids))
@@ -87,7 +93,9 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		for _, o := range written {
 			t.change(o.Job.BusinessID, o.Job.DeliveryID)
 		}
-		if err := recordAttempts(ctx, t, made(rest, changed)); err != nil {
+		if err := recordAttempts(ctx, t, slices.DeleteFunc(slices.Clone(written), func(o *Outcome) bool {
+			return born.ids[o.Job.DeliveryID] && o.document != ""
+		})); err != nil {
 			return err
 		}
 		if err := countSent(ctx, t, written); err != nil {
@@ -106,15 +114,34 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 }
 
 // delivery is the row of one that has none yet, as the outcome leaves it.
-func (o *Outcome) delivery(now Time) (*Delivery, error) {
+func (o *Outcome) delivery(now Time) *Delivery {
 	d := o.Job.row()
 	d.Status, d.Leased, d.NextAttemptAt, d.UpdatedAt = o.Status, false, o.Next, now
-	if o.Attempt == nil {
-		return d, nil
+	if o.Attempt != nil {
+		d.Attempts = o.Attempt.Number
 	}
-	document, err := o.Attempt.document()
-	d.Attempts, d.FirstAttempt = o.Attempt.Number, &document
-	return d, err
+	if o.document != "" {
+		d.FirstAttempt = &o.document
+	}
+	return d
+}
+
+const inRow = 2 << 10 // bytes of an attempt that may stand in its delivery's row: it makes no row long, and no batch large
+
+// write makes the document of a first attempt that may find its delivery without a row.
+func (o *Outcome) write() error {
+	a := o.Attempt
+	if o.Job.birth == nil || a == nil || a.ResponseBody != nil && len(*a.ResponseBody) > inRow {
+		return nil
+	}
+	b, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("write an attempt of %s: %w", o.Job.DeliveryID, err)
+	}
+	if len(b) <= inRow {
+		o.document = string(b)
+	}
+	return nil
 }
 
 // row is the outcome as outcomeColumns has it.

@@ -19,7 +19,9 @@ import (
 
 // A server that falls asleep in the middle of a transaction would keep its locks, and with them its shards, from those that are
 // awake: PostgreSQL ends a session that leaves a transaction alone for as long as a shard's lease.
-var awake = map[string]any{"idle_in_transaction_session_timeout": fmt.Sprint(ShardLease.Milliseconds())}
+//
+// To compile a query takes longer than any of ours runs.
+var always = map[string]any{"idle_in_transaction_session_timeout": fmt.Sprint(ShardLease.Milliseconds()), "jit": "off"}
 
 // byKey is how the connections plan on which statements stay prepared. These find rows by their keys. To plan anew each time, as
 // PostgreSQL likes to where arrays are given, takes longer than most of them run: so plans stay, but not for long. While a table is
@@ -52,7 +54,7 @@ func openPool(url string, connections int, params ...map[string]any) (*bun.DB, e
 	if set == nil {
 		set = map[string]any{}
 	}
-	for _, p := range append(params, awake) {
+	for _, p := range append(params, always) {
 		maps.Copy(set, p)
 	}
 	connector.Config().ConnParams = set

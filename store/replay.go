@@ -153,7 +153,7 @@ func (r *Replay) what(q *bun.SelectQuery, endpoint *Endpoint) *bun.SelectQuery {
 	} else {
 		q = q.TableExpr("events AS e").Join("LEFT JOIN deliveries AS d ON d.event_id = e.id AND d.endpoint_id = ?", r.EndpointID).
 			Where("e.business_id = ? AND e.seq > ? AND e.seq <= ?", r.BusinessID, r.Seq, r.LastSeq).Where("d.next_attempt_at IS NULL").
-			Where("(d.id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM fan_outs AS f WHERE f.event_id = e.id AND f.deliveries LIKE ?))", "%\""+r.EndpointID+"\"%")
+			Where("(d.id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM fan_outs AS f WHERE f.event_id = e.id AND f.deliveries LIKE ?))", listing(r.EndpointID))
 	}
 	if endpoint.AgentID != nil {
 		q = q.Where("e.agent_id = ?", *endpoint.AgentID)

@@ -275,7 +275,7 @@ func TestALeaseWaitsForNobody(t *testing.T) {
 	defer others.Wait()
 	defer func() { _ = blocking.Rollback() }()
 	others.Go(func() { _ = s.GiveShards(t.Context(), []store.Hold{holds[store.ShardOf(v.BusinessID)]}) })
-	waiting(1, "DELETE FROM fan_outs%")
+	waiting(1, "SELECT event_id, LENGTH%")
 	renewed(store.Shards - 1)
 	if _, err := blocking.ExecContext(t.Context(), "LOCK TABLE runs IN ACCESS EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
@@ -283,6 +283,6 @@ func TestALeaseWaitsForNobody(t *testing.T) {
 	for range store.Readers {
 		others.Go(func() { _, _ = s.Run(t.Context(), v.BusinessID, "run_none") })
 	}
-	waiting(store.Readers-1, "SELECT%") // the hand-back has the last
+	waiting(store.Readers-1, "SELECT%runs%") // the hand-back has the last
 	renewed(store.Shards - 1)
 }

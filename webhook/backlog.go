@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"time"
 
 	"parley/store"
@@ -148,6 +149,22 @@ func (w *Worker) claimedJobs(c *claimed, now time.Time) {
 		}
 		if parked := wanted > 0 && n >= wanted; parked || len(l.letGo) == 0 {
 			w.setParked(l, parked)
+		}
+	}
+}
+
+// unfold makes rows, until ctx ends, of what has waited for some time without. They stay leased: whoever holds them goes on.
+func (w *Worker) unfold(ctx context.Context) {
+	ticker := time.NewTicker(unfoldEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := w.cfg.Store.Unfold(ctx); err != nil && ctx.Err() == nil {
+			w.cfg.Log.Warn("make rows of deliveries that wait", "error", err)
 		}
 	}
 }

@@ -300,9 +300,6 @@ func (w *Worker) answer(ctx context.Context, c *claimed) error {
 	due := make([]store.Due, 0, len(c.ask.room))
 	if c.ask.all {
 		err := w.intake.lookForLosses(ctx)
-		if err == nil {
-			err = w.cfg.Store.Unfold(ctx)
-		}
 		if err != nil {
 			return err
 		}

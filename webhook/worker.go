@@ -35,6 +35,7 @@ const (
 	claimedAtOnce = 100 // deliveries an endpoint and claim
 	fewLeft       = 16  // a parked lane with fewer asks SQL for more
 	tick          = 50 * time.Millisecond
+	unfoldEvery   = 500 * time.Millisecond
 	senderIdle    = 5 * time.Second
 )
 
@@ -137,6 +138,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	helpers.Go(func() { w.feed(ctx) })
 	helpers.Go(func() { w.renew(ctx) })
 	helpers.Go(func() { w.replay(ctx) })
+	helpers.Go(func() { w.unfold(ctx) })
 	recording, endRecording := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRecording()
 	recorded := make(chan struct{})
