@@ -191,6 +191,15 @@ func (s *Store) AgeFanOuts(ctx context.Context, d time.Duration) error {
 // UnfoldAll unfolds all of them, however young.
 func (s *Store) UnfoldAll(ctx context.Context) error { return s.unfoldSince(ctx, s.Now()+1) }
 
+// CopyFanOut makes so many more of an event's, of events that there are none of.
+func (s *Store) CopyFanOut(ctx context.Context, event string, n int) error {
+	_, err := s.db.NewRaw(`INSERT INTO fan_outs (event_id, business_id, shard, seq, lane, lease_until, created_at, deliveries)
+		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		SELECT event_id || i, business_id, shard, seq + i, lane, lease_until, created_at, replace(deliveries, '["dlv_', '["dlv_' || i || '_')
+		FROM n CROSS JOIN fan_outs WHERE event_id = ?`, n, event).Exec(ctx)
+	return err
+}
+
 // FanOuts counts those that there are.
 func (s *Store) FanOuts(ctx context.Context) (n int, err error) {
 	err = s.read.NewRaw("SELECT COUNT(*) FROM fan_outs").Scan(ctx, &n)

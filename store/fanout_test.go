@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"parley/store"
 )
@@ -238,6 +241,76 @@ func TestAFoldedDeliveryEndsOnce(t *testing.T) {
 			t.Errorf("claimed %v", again)
 		}
 		b.counted("at the end", 0, 4)
+	})
+}
+
+// TestTheFirstAttemptStays: it stands in its delivery's row, or beside it where the answer is long, and stays as it was whatever comes
+// after.
+func TestTheFirstAttemptStays(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		b := folded(t, open)
+		for name, body := range map[string]string{"short": "<&>\ufffd\n\"", "long": strings.Repeat("<", 16<<10), "none": ""} {
+			job := b.born(1)[0]
+			first := &store.Attempt{
+				DeliveryID: job.DeliveryID, Number: 1, Trigger: store.TriggerAutomatic, StartedAt: b.s.Now(), DurationMs: 7, StatusCode: ptr(500),
+				Error: ptr("http_500"), ResponseBody: &body, NextAttemptAt: ptr(b.s.Now()),
+				Timings: store.Timings{DNSMs: ptr(0), ConnectMs: ptr(1), TLSMs: ptr(2), FirstByteMs: ptr(6), RemoteAddress: ptr("[::1]:443")},
+			}
+			if _, _, err := b.s.Record(t.Context(), []*store.Outcome{{Job: job, Status: store.Failed, Attempt: first}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.s.Redeliver(t.Context(), b.v, job.DeliveryID); err != nil {
+				t.Fatal(err)
+			}
+			b.end(store.Delivered, nil, b.claim()...)
+			of, err := b.s.AttemptsOf(t.Context(), []string{job.DeliveryID})
+			if err != nil || len(of[job.DeliveryID]) != 2 || of[job.DeliveryID][1].Number != 2 {
+				t.Fatalf("%s: attempts %v, %v", name, of, err)
+			}
+			if diff := cmp.Diff(first, of[job.DeliveryID][0]); diff != "" {
+				t.Errorf("%s: the first attempt is not as it was: %s", name, diff)
+			}
+		}
+	})
+}
+
+// TestManyFanOuts: however many there are, whoever takes a shard, or disables an endpoint, leaves none, and what is freed is claimed in
+// its order.
+func TestManyFanOuts(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		b := folded(t, open)
+		if err := b.s.CopyFanOut(t.Context(), b.born(1)[0].EventID, 450); err != nil {
+			t.Fatal(err)
+		}
+		b.counted("at first", 451, 0)
+		if err := b.s.GiveShards(t.Context(), []store.Hold{b.hold()}); err != nil {
+			t.Fatal(err)
+		}
+		b.counted("handed back", 0, 451)
+		taken, err := b.s.TakeShards(t.Context(), "replica", store.Shards)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range taken {
+			b.holds[h.Shard] = h
+		}
+		jobs, err := b.s.Claim(t.Context(), []store.Wanted{{EndpointID: b.p.ID, Limit: 1000, UpTo: 1 << 40, Hold: b.hold()}}, time.Minute)
+		if err != nil || len(jobs) != 451 || !slices.IsSortedFunc(jobs, func(a, b *store.Job) int { return int(a.Seq - b.Seq) }) {
+			t.Fatalf("claimed %d, %v", len(jobs), err)
+		}
+		if err := b.s.CopyFanOut(t.Context(), b.born(1)[0].EventID, 450); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.s.UpdateEndpoint(t.Context(), b.v, b.p.ID, store.EndpointInput{Status: ptr(store.Disabled)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.s.EndWaiting(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.counted("disabled", 0, 902)
+		if n, err := b.s.Waiting(t.Context(), b.p.ID); err != nil || n != 0 {
+			t.Errorf("%d wait, %v", n, err)
+		}
 	})
 }
 

@@ -253,3 +253,37 @@ func TestDocumentsAreBounded(t *testing.T) { //nolint:paralleltest // it looks a
 	slow.gets(heavies - 1)
 	slow.all(heavies + 1) // the first one was cut off
 }
+
+// TestWhatIsSlowGetsItsRow: a delivery whose attempt takes long becomes a row meanwhile, still leased, and then ends as any other.
+func TestWhatIsSlowGetsItsRow(t *testing.T) {
+	t.Parallel()
+	dir, answer := t.TempDir(), make(chan struct{})
+	r := newReceiver(t, func(http.ResponseWriter, *http.Request) { <-answer })
+	release := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(release)
+	w := newWorld(t, dir, func(cfg *webhook.Config) { cfg.Timeout = time.Minute })
+	p, _ := w.endpoint(r.URL, store.RunFinished)
+	w.turn("")
+	onDisk(t, dir, func(db *sql.DB) {
+		deadline := time.After(30 * time.Second)
+		for folded, leased := 1, 0; folded > 0 || leased != 1; {
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-deadline:
+				t.Fatalf("%d fan-outs and %d leased rows", folded, leased)
+			}
+			err := db.QueryRowContext(t.Context(), "SELECT (SELECT COUNT(*) FROM fan_outs), (SELECT COUNT(*) FROM deliveries WHERE leased)").Scan(&folded, &leased)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	release()
+	d := w.settled(p.ID, 1)[0]
+	if d.Status != store.Delivered || d.Attempts != 1 || len(r.requests) != 1 {
+		t.Errorf("%+v after %d requests", d, len(r.requests))
+	}
+	if of, err := w.store.AttemptsOf(t.Context(), []string{d.ID}); err != nil || len(of[d.ID]) != 1 {
+		t.Errorf("attempts %v, %v", of, err)
+	}
+}
