@@ -273,15 +273,31 @@ func (s *Store) numberEach(ctx context.Context, t *tx, businesses []string, of m
 		last[b] = seq
 	}
 	var endpoints []*Endpoint
+	types := typeLists{}
 	_, err := t.query(ctx, s.endpointsSQL, []any{s.idsArg(businesses)}, func(scan func(...any) error) error {
 		p, events := new(Endpoint), ""
-		if err := scan(&p.ID, &p.BusinessID, &p.AgentID, &events, &p.Status); err != nil {
-			return err
+		err := scan(&p.ID, &p.BusinessID, &p.AgentID, &events, &p.Status)
+		if err == nil {
+			p.Events, err = types.read(events)
 		}
 		endpoints = append(endpoints, p)
-		return json.Unmarshal([]byte(events), &p.Events)
+		return err
 	})
 	return endpoints, err
+}
+
+// typeLists are lists of event types, by their documents: most endpoints of a business want the same.
+type typeLists map[string][]EventType
+
+func (known typeLists) read(document string) ([]EventType, error) {
+	types, read := known[document]
+	if !read {
+		if err := json.Unmarshal([]byte(document), &types); err != nil {
+			return nil, err
+		}
+		known[document] = types
+	}
+	return types, nil
 }
 
 // numberAllSQL does both in one round trip.
@@ -296,6 +312,7 @@ var numberColumns = []column{{"id", "text"}, {"events", "bigint"}}
 
 func (s *Store) numberAtOnce(ctx context.Context, t *tx, businesses []string, of map[string][]*Event, last map[string]int64) ([]*Endpoint, error) {
 	var endpoints []*Endpoint
+	types := typeLists{}
 	_, err := t.run(ctx, s.numberAllSQL, some{len(businesses), func(i int) ([]any, error) {
 		return []any{businesses[i], int64(len(of[businesses[i]]))}, nil
 	}}, func(scan func(...any) error) error {
@@ -309,9 +326,9 @@ func (s *Store) numberAtOnce(ctx context.Context, t *tx, businesses []string, of
 		if id == nil {
 			return nil
 		}
-		p := &Endpoint{ID: *id, BusinessID: business, AgentID: agent, Status: EndpointStatus(*status)}
-		endpoints = append(endpoints, p)
-		return json.Unmarshal([]byte(*events), &p.Events)
+		wanted, err := types.read(*events)
+		endpoints = append(endpoints, &Endpoint{ID: *id, BusinessID: business, AgentID: agent, Events: wanted, Status: EndpointStatus(*status)})
+		return err
 	})
 	if err == nil && len(last) < len(businesses) {
 		err = sql.ErrNoRows
