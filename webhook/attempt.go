@@ -73,7 +73,10 @@ func (w *Worker) send(ctx context.Context, job *store.Job, now time.Time) (answe
 	}
 	defer func() { _ = resp.Body.Close() }()
 	// The status decides. The body is for the record: an error while reading it changes nothing.
-	raw, _ := io.ReadAll(io.LimitReader(resp.Body, keptAnswer))
+	var raw []byte
+	if resp.ContentLength != 0 { // most answers are empty
+		raw, _ = io.ReadAll(io.LimitReader(resp.Body, keptAnswer))
+	}
 	return answer{status: resp.StatusCode, retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}, text(raw)
 }
 
