@@ -14,7 +14,7 @@ import (
 )
 
 // What the delivery worker asks of the store: which deliveries to send, and where their outcome goes. A delivery is the
-// worker's while its lease lasts; whatever happens to the worker, the row is due again when the lease is over.
+// worker's while its lease lasts; whatever happens to the worker, it is due again when the lease is over.
 
 // Job is a delivery that the worker holds, joined with what sending needs: an endpoint's status, URL and secrets are as they
 // stood at ReadAt. See Aim and Reread for those that wait in memory.

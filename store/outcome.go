@@ -39,7 +39,7 @@ var outcomeColumns = []column{
 // it returns the ids of the deliveries that changed, and the businesses of endpoints that are disabled now. A retry of a delivery that was ended meanwhile (its endpoint was disabled
 // or deleted) is not revived, and what was delivered once stays delivered.
 //
-// Rows are locked in the order of shards, endpoints, replays, deliveries, as they are by whoever disables an endpoint.
+// Rows are locked in the order of shards, endpoints, replays, fan-outs, deliveries, as they are by whoever disables an endpoint.
 func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disabled []string, err error) {
 	outcomes = firstOutcomes(outcomes)
 	jobs := make([]*Job, len(outcomes))

@@ -1,9 +1,9 @@
 // Package webhook delivers events: it POSTs each event's document, signed, to every endpoint that is to get it, and writes
 // down what came of it.
 //
-// Deliveries are rows in SQL, made with the event that they carry (package store). The Worker learns of fresh ones from the
-// stream, and each half second claims from SQL what is due: retries, and whatever the stream or a crash has lost. It holds a
-// row by its lease and never beyond; a row that it lets go of is due again in SQL. So a delivery is made at least once,
+// Deliveries are in SQL, made with the event that they carry (package store). The Worker learns of fresh ones from the
+// stream, and each half second claims from SQL what is due: retries, and whatever the stream or a crash has lost. It holds
+// each by its lease and never beyond; what it lets go of is due again in SQL. So a delivery is made at least once,
 // whatever dies in between, and receivers tell a repeated one by its `webhook-id`.
 //
 // Replicas share the work by shards of businesses: a shard's deliveries are done by one of them at a time, which holds it by a
@@ -16,6 +16,7 @@
 //	scheduler  lanes: which delivery goes out next                                           (worker.go, lane.go)
 //	replayer   goes on with replays: makes their next deliveries due                         (replay.go)
 //	recorder   outcomes, many in one transaction                                             (record.go)
+//	unfolder   makes rows of deliveries that have waited for seconds without                 (backlog.go)
 //	holder     keeps the shards, takes free ones, hands back what is beyond the fair share   (holds.go)
 //
 // and each attempt runs in one of its own (attempt.go). What an answer means is decided by a pure function (retry.go).
