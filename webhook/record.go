@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	recordedAtOnce = 1000
-	recordEvery    = 100 * time.Millisecond
+	recordedAtOnce = 500
+	recordEvery    = 50 * time.Millisecond
 	recordRetry    = 250 * time.Millisecond
 	lastChance     = 2 * time.Second // for the outcomes that are left when the worker ends
 )
