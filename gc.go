@@ -13,8 +13,8 @@ import (
 // small does not collect ten times a second, an idle one keeps little, and a large one no more than it would anyway.
 const (
 	gcPercent = 200
-	gcMost    = 500
-	gcSpare   = 48 << 20 // bytes
+	gcMost    = 400
+	gcSpare   = 32 << 20 // bytes
 )
 
 // paceGC keeps to that from now on, unless the operator has said otherwise by GOGC.

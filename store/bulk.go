@@ -323,13 +323,6 @@ func kindOf(t reflect.Type) string {
 	}
 }
 
-// with is the insertion with a clause behind it.
-func (in *insertion) with(clause string) *bulk {
-	b := *in.bulk
-	b.text += clause
-	return &b
-}
-
 // row are the values of one row, as a driver takes them.
 func (in *insertion) row(model reflect.Value) ([]any, error) {
 	values := make([]any, len(in.fields))

@@ -354,10 +354,9 @@ func (s *Store) Release(_ context.Context, jobs []*Job) error {
 			return err
 		}
 		held := slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !slices.Contains(good, j.Shard) })
-		made, err = s.writeBorn(ctx, t, held, func(i int) *Delivery {
-			d, now := held[i].row(), Time(0)
-			d.Leased, d.NextAttemptAt = false, &now
-			return d
+		made, err = s.writeBorn(ctx, t, held, func(i int) []any {
+			var now Time
+			return held[i].born(Pending, 0, &now, held[i].CreatedAt, "")
 		})
 		if err != nil {
 			return err

@@ -93,12 +93,49 @@ func (f *FanOut) delivery(i int) *Delivery {
 	}
 }
 
-// row is the delivery of a job as it was born.
-func (j *Job) row() *Delivery {
-	return &Delivery{
-		ID: j.DeliveryID, BusinessID: j.BusinessID, EndpointID: j.EndpointID, EventID: j.EventID, Seq: j.Seq, Lane: j.Lane,
-		Status: Pending, Leased: true, NextAttemptAt: &j.LeaseUntil, Trigger: TriggerAutomatic, CreatedAt: j.CreatedAt, UpdatedAt: j.CreatedAt,
+// bornSQL makes a row of a delivery that had none: nobody holds it any more.
+const bornSQL = `INSERT INTO deliveries (id, business_id, endpoint_id, event_id, seq, lane, status, attempts, leased, next_attempt_at, trigger_name, created_at,
+	updated_at, first_attempt) `
+
+const bornValues = `new.id, new.business_id, new.endpoint_id, new.event_id, new.seq, new.lane, new.status, new.attempts, FALSE, new.next, 'automatic', new.created_at,
+	new.updated_at, new.first_attempt`
+
+var bornColumns = []column{
+	{"id", "text"},
+	{"business_id", "text"},
+	{"endpoint_id", "text"},
+	{"event_id", "text"},
+	{"seq", "bigint"},
+	{"lane", "text"},
+	{"status", "text"},
+	{"attempts", "bigint"},
+	{"next", "bigint"},
+	{"created_at", "bigint"},
+	{"updated_at", "bigint"},
+	{"first_attempt", "text"},
+}
+
+// newBorn words it. Whether there is a row already PostgreSQL finds out sooner by a look than by a conflict.
+func newBorn(remote bool) *bulk {
+	if remote {
+		return newBulk(true, bornSQL+"SELECT "+bornValues+
+			" FROM {rows} WHERE (SELECT there.id FROM deliveries AS there WHERE there.id = new.id) IS NULL RETURNING id", bornColumns...)
 	}
+	return newBulk(false, bornSQL+"VALUES ("+bornValues+") ON CONFLICT DO NOTHING", bornColumns...)
+}
+
+// born is the row as bornColumns has it, of a delivery that is in this state now.
+func (j *Job) born(status DeliveryStatus, attempts int, next *Time, updated Time, first string) []any {
+	row := []any{
+		j.DeliveryID, j.BusinessID, j.EndpointID, j.EventID, j.Seq, j.Lane, string(status), int64(attempts), nil, int64(j.CreatedAt), int64(updated), nil,
+	}
+	if next != nil {
+		row[8] = int64(*next)
+	}
+	if first != "" {
+		row[11] = first
+	}
+	return row
 }
 
 const fanOutsSQL = `SELECT event_id, business_id, seq, lane, lease_until, created_at, deliveries FROM fan_outs WHERE event_id IN ({ids}) ORDER BY seq`
@@ -154,7 +191,7 @@ const (
 
 // writeBorn makes rows of those jobs' deliveries that have none yet, as row wants them, and removes the fan-outs that are done with.
 // All others have their rows, and are left alone.
-func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i int) *Delivery) (made rowsMade, err error) {
+func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i int) []any) (made rowsMade, err error) {
 	made = rowsMade{ids: map[string]bool{}, of: map[*birth]int64{}}
 	events := map[string]bool{} // whether its fan-out is there
 	for _, j := range jobs {
@@ -174,11 +211,11 @@ func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i in
 	if err != nil {
 		return made, fmt.Errorf("lock %d fan-outs: %w", len(events), err)
 	}
-	var rows []*Delivery
+	var rows []int // by jobs
 	births := map[string]*birth{}
 	for i, j := range jobs {
 		if j.birth != nil && events[j.EventID] {
-			rows = append(rows, row(i))
+			rows = append(rows, i)
 			births[j.DeliveryID] = j.birth
 		}
 	}
@@ -186,8 +223,9 @@ func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i in
 	for _, j := range jobs {
 		event[j.birth] = j.EventID
 	}
-	slices.SortFunc(rows, byID) // so they stand in most indexes: their pages are filled one after the other
-	_, err = t.run(ctx, s.bornSQL, all(t, rows), func(scan func(...any) error) error {
+	// By id, as they stand in most indexes: their pages are filled one after the other.
+	slices.SortFunc(rows, func(a, b int) int { return strings.Compare(jobs[a].DeliveryID, jobs[b].DeliveryID) })
+	_, err = t.run(ctx, s.bornSQL, some{len(rows), func(i int) ([]any, error) { return row(rows[i]), nil }}, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
 		made.ids[id] = true
@@ -245,7 +283,7 @@ func (s *Store) unfold(ctx context.Context, t *tx, freed bool, skip, which strin
 			rows = append(rows, d)
 		}
 	}
-	slices.SortFunc(rows, byID)
+	slices.SortFunc(rows, func(a, b *Delivery) int { return strings.Compare(a.ID, b.ID) })
 	for chunk := range slices.Chunk(rows, 500) {
 		if _, err := t.NewInsert().Model(&chunk).On("CONFLICT DO NOTHING").Returning("NULL").Exec(ctx); err != nil {
 			return false, fmt.Errorf("insert %d deliveries: %w", len(chunk), err)
@@ -264,8 +302,6 @@ func (s *Store) unfoldAll(ctx context.Context, t *tx, freed bool, skip, which st
 	}
 	return nil
 }
-
-func byID(a, b *Delivery) int { return strings.Compare(a.ID, b.ID) }
 
 // skipLocked has unfold pass over what another transaction is at, rather than wait for it.
 const skipLocked = " SKIP LOCKED"

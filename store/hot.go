@@ -62,6 +62,7 @@ func (s *Store) openHot(ctx context.Context) (err error) {
 	s.freshJobsSQL, s.targetsSQL, s.endpointsSQL = withIDs(s.remote(), freshJobsSQL), withIDs(s.remote(), targetsSQL), withIDs(s.remote(), endpointsSQL)
 	s.fanOutsSQL, s.lockFanOutsSQL = withIDs(s.remote(), fanOutsSQL), withIDs(s.remote(), lockFanOutsSQL)+s.locking("UPDATE")
 	s.healthSQL = withIDs(s.remote(), healthSQL) + s.locking("UPDATE")
+	s.bornSQL = newBorn(s.remote())
 	s.forgetFanOutsSQL = newBulk(s.remote(), forgetFanOutsSQL, column{"id", "text"})
 	s.hotWrites = []string{lockSessionSQL, unlockSessionSQL}
 	s.insertions = map[reflect.Type]*insertion{}
@@ -81,11 +82,9 @@ func (s *Store) openHot(ctx context.Context) (err error) {
 		s.numberAllSQL = newBulk(true, numberAllSQL, numberColumns...)
 		s.stepsSQL = union(newBulk(true, unlockSessionsSQL, unlockColumns...), newBulk(true, lockSessionsSQL, lockColumns...))
 		s.outcomesSQL = newBulk(true, outcomesSQL+" RETURNING deliveries.id", outcomeColumns...)
-		s.bornSQL = s.insertions[reflect.TypeFor[Delivery]()].with(" WHERE (SELECT there.id FROM deliveries AS there WHERE there.id = new.id) IS NULL RETURNING id")
 		s.turnsSQL = fuse(append(turn, s.batchSQL)...)
 	} else {
 		s.outcomesSQL = newBulk(false, outcomesSQL, outcomeColumns...) // it counts, row by row
-		s.bornSQL = s.insertions[reflect.TypeFor[Delivery]()].with(" ON CONFLICT DO NOTHING")
 		s.turnsSQL = fuse(turn...)
 	}
 	s.eventsSQL = fuse(inserting(reflect.TypeFor[Event]()), inserting(reflect.TypeFor[FanOut]()), inserting(reflect.TypeFor[Delivery]()))

@@ -75,7 +75,7 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 		for i, o := range held {
 			heldJobs[i] = o.Job
 		}
-		if born, err = s.writeBorn(ctx, t, heldJobs, func(i int) *Delivery { return held[i].delivery(t.now) }); err != nil {
+		if born, err = s.writeBorn(ctx, t, heldJobs, func(i int) []any { return held[i].born(t.now) }); err != nil {
 			return err
 		}
 		changed = slices.Collect(maps.Keys(born.ids))
@@ -113,17 +113,13 @@ func (s *Store) Record(_ context.Context, outcomes []*Outcome) (changed, disable
 	return changed, disabled, err
 }
 
-// delivery is the row of one that has none yet, as the outcome leaves it.
-func (o *Outcome) delivery(now Time) *Delivery {
-	d := o.Job.row()
-	d.Status, d.Leased, d.NextAttemptAt, d.UpdatedAt = o.Status, false, o.Next, now
+// born is the row of a delivery that has none yet, as the outcome leaves it.
+func (o *Outcome) born(now Time) []any {
+	attempts := 0
 	if o.Attempt != nil {
-		d.Attempts = o.Attempt.Number
+		attempts = o.Attempt.Number
 	}
-	if o.document != "" {
-		d.FirstAttempt = &o.document
-	}
-	return d
+	return o.Job.born(o.Status, attempts, o.Next, now, o.document)
 }
 
 const inRow = 2 << 10 // bytes of an attempt that may stand in its delivery's row: it makes no row long, and no batch large
