@@ -58,12 +58,13 @@ func (w *Worker) send(ctx context.Context, job *store.Job, now time.Time) (answe
 	if err != nil {
 		return answer{class: "url"}, ""
 	}
+	values := [...]string{"application/json", userAgent, job.EventID, strconv.FormatInt(now.Unix(), 10), signature}
 	req.Header = http.Header{
-		"Content-Type":      {"application/json"},
-		"User-Agent":        {userAgent},
-		"Webhook-Id":        {job.EventID},
-		"Webhook-Timestamp": {strconv.FormatInt(now.Unix(), 10)},
-		"Webhook-Signature": {signature},
+		"Content-Type":      values[0:1:1],
+		"User-Agent":        values[1:2:2],
+		"Webhook-Id":        values[2:3:3],
+		"Webhook-Timestamp": values[3:4:4],
+		"Webhook-Signature": values[4:5:5],
 	}
 	store.Failpoint("send.before")
 	resp, err := w.cfg.Client.Do(req)
