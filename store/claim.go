@@ -346,6 +346,17 @@ const dueAgainSQL = `CASE WHEN delivery.attempts = 0 AND delivery.trigger_name =
 // Release gives leased deliveries back to SQL, untried: they keep their place. Of a job whose lease is over, and which was claimed
 // again since or has ended, nothing is given back.
 func (s *Store) Release(_ context.Context, jobs []*Job) error {
+	for some := range slices.Chunk(jobs, releasedAtOnce) { // one that was given back is not given back again
+		if err := s.release(some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const releasedAtOnce = 2000 // jobs a commit
+
+func (s *Store) release(jobs []*Job) error {
 	var made rowsMade
 	err := s.worker.do(64*len(jobs), func(ctx context.Context, t *tx) error {
 		made = rowsMade{}

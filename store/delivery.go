@@ -152,12 +152,40 @@ func (s *Store) Deliveries(ctx context.Context, business string, filter Delivery
 	if err != nil {
 		return nil, err
 	}
-	var rows []*Delivery
-	if err := s.atOnce(written, born).Scan(ctx, &rows); err != nil {
+	rows, err := s.newest(ctx, page.First+1, written, born)
+	if err != nil {
 		return nil, fmt.Errorf("read deliveries: %w", err)
 	}
 	return deliveryConnection(rows, page), nil
 }
+
+// newest reads the newest n deliveries of several queries, and keeps no more than a few at a time: those without rows have no order in
+// SQL, and can be as many as were made in the last seconds.
+func (s *Store) newest(ctx context.Context, n int, of ...*bun.SelectQuery) ([]*Delivery, error) {
+	query, args := together(of)
+	found, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = found.Close() }()
+	var rows []*Delivery
+	for found.Next() {
+		d := new(Delivery)
+		if err := s.read.ScanRow(ctx, found, d); err != nil {
+			return nil, err
+		}
+		if rows = append(rows, d); len(rows) >= 2*n+keptAtLeast {
+			slices.SortFunc(rows, newestFirstByID)
+			clear(rows[n:])
+			rows = rows[:n]
+		}
+	}
+	return rows, found.Err()
+}
+
+const keptAtLeast = 100
+
+func newestFirstByID(a, b *Delivery) int { return strings.Compare(b.ID, a.ID) }
 
 // page narrows q down to a page of what the filter selects.
 func (f DeliveryFilter) page(q *bun.SelectQuery, business string, page PageInput) (*bun.SelectQuery, error) {
@@ -177,7 +205,7 @@ func (f DeliveryFilter) narrow(q *bun.SelectQuery, business string) *bun.SelectQ
 
 // deliveryConnection makes a page of rows, of which there may be more than it takes, in any order.
 func deliveryConnection(rows []*Delivery, page PageInput) *DeliveryConnection {
-	slices.SortFunc(rows, func(a, b *Delivery) int { return strings.Compare(b.ID, a.ID) })
+	slices.SortFunc(rows, newestFirstByID)
 	edges, info := pageOf(rows, page, func(d *Delivery) string { return d.ID })
 	return &DeliveryConnection{Edges: edges, PageInfo: info}
 }

@@ -106,11 +106,17 @@ func (s *Store) eachAtOnce(keys []string, page func(key string) (*bun.SelectQuer
 
 // atOnce is one statement of several pages: each comes from its index.
 func (s *Store) atOnce(pages ...*bun.SelectQuery) *bun.RawQuery {
-	parts, args := make([]string, len(pages)), make([]any, len(pages))
+	query, args := together(pages)
+	return s.read.NewRaw(query, args...)
+}
+
+// together is the text of that statement, and its arguments.
+func together(pages []*bun.SelectQuery) (query string, args []any) {
+	parts := make([]string, len(pages))
 	for i, q := range pages {
-		parts[i], args[i] = fmt.Sprintf("SELECT * FROM (?) AS page%d", i), q
+		parts[i], args = fmt.Sprintf("SELECT * FROM (?) AS page%d", i), append(args, q)
 	}
-	return s.read.NewRaw(strings.Join(parts, " UNION ALL "), args...)
+	return strings.Join(parts, " UNION ALL "), args
 }
 
 // pageOf makes the edges of the rows that keyset selected.
