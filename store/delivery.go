@@ -125,7 +125,7 @@ var errDeliveryNotFound = refuse(CodeNotFound, "delivery_not_found", "there is n
 // Delivery reads a delivery of a business.
 func (s *Store) Delivery(ctx context.Context, business, id string) (*Delivery, error) {
 	var rows []*Delivery
-	born := s.shownRows().ModelTableExpr(s.bornTable(" AND f.deliveries LIKE ?")+" AS delivery", listing(id))
+	born := s.shownBorn(" AND f.deliveries LIKE ?", listing(id))
 	this := func(q *bun.SelectQuery) *bun.SelectQuery { return q.Where("id = ? AND business_id = ?", id, business) }
 	if err := s.atOnce(this(s.shownRows()), this(born)).Scan(ctx, &rows); err != nil {
 		return nil, fmt.Errorf("read delivery %s: %w", id, err)
@@ -148,7 +148,7 @@ func (s *Store) Deliveries(ctx context.Context, business string, filter Delivery
 	if err != nil {
 		return nil, err
 	}
-	born, err := page.after(filter.narrow(s.shownBorn(), business), "id", newestFirst)
+	born, err := page.after(filter.narrow(s.shownBorn(""), business), "id", newestFirst)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func deliveryConnection(rows []*Delivery, page PageInput) *DeliveryConnection {
 
 // DeliveriesOf reads the same page of each endpoint's deliveries, newest first, by endpoint.
 func (s *Store) DeliveriesOf(ctx context.Context, business string, endpoints []string, status *DeliveryStatus, page PageInput) (map[string]*DeliveryConnection, error) {
-	born, err := page.after(DeliveryFilter{Status: status}.narrow(s.shownBorn(), business), "id", newestFirst)
+	born, err := page.after(DeliveryFilter{Status: status}.narrow(s.shownBorn(""), business), "id", newestFirst)
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ const shownStatusSQL = `CASE WHEN ` + overSQL + ` THEN ` + endedSQL + ` ELSE sta
 // shown reads the deliveries that narrow selects, as readers are to see them: those with rows, and those that have none yet.
 func (s *Store) shown(ctx context.Context, narrow func(q *bun.SelectQuery) *bun.SelectQuery) ([]*Delivery, error) {
 	var rows []*Delivery
-	err := s.atOnce(narrow(s.shownRows()), narrow(s.shownBorn())).Scan(ctx, &rows)
+	err := s.atOnce(narrow(s.shownRows()), narrow(s.shownBorn(""))).Scan(ctx, &rows)
 	return rows, err
 }
 
@@ -51,8 +51,9 @@ func (s *Store) shownRows() *bun.SelectQuery {
 }
 
 // shownBorn selects deliveries that have none yet: those of some seconds, and of what the worker holds in memory.
-func (s *Store) shownBorn() *bun.SelectQuery {
-	return s.shownRows().ModelTableExpr(s.bornTable("") + " AS delivery")
+// Where is a condition on their fan-outs: see bornTable.
+func (s *Store) shownBorn(where string, args ...any) *bun.SelectQuery {
+	return s.shownRows().ModelTableExpr(s.bornTable(where)+" AS delivery", args...)
 }
 
 // Why deliveries end: a disabled endpoint still gets its tests.

@@ -40,11 +40,11 @@ type FanOut struct {
 type births [][2]string
 
 // listedBytes is what one takes there.
-const listedBytes = 87
+const listedBytes = 88
 
 // Value writes the list.
 func (of births) Value() (driver.Value, error) {
-	b := make([]byte, 0, (listedBytes+2)*len(of)+2)
+	b := make([]byte, 0, listedBytes*len(of)+2)
 	b = append(b, '[')
 	for i, d := range of {
 		if i > 0 {
@@ -83,7 +83,10 @@ const (
 )
 
 // birth counts an event's deliveries that have no rows yet, for the jobs that were read of its fan-out.
-type birth struct{ left atomic.Int64 }
+type birth struct {
+	event string
+	left  atomic.Int64
+}
 
 // delivery is the i-th one of the fan-out, as it is born.
 func (f *FanOut) delivery(i int) *Delivery {
@@ -154,7 +157,7 @@ func (s *Store) bornJobs(ctx context.Context, events []string, now Time) (jobs [
 			return nil, nil, err
 		}
 		found[f.EventID] = true
-		of := new(birth)
+		of := &birth{event: f.EventID}
 		of.left.Store(int64(len(f.Deliveries)))
 		for _, d := range f.Deliveries {
 			jobs = append(jobs, &Job{
@@ -219,10 +222,6 @@ func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i in
 			births[j.DeliveryID] = j.birth
 		}
 	}
-	event := make(map[*birth]string, len(events))
-	for _, j := range jobs {
-		event[j.birth] = j.EventID
-	}
 	// By id, as they stand in most indexes: their pages are filled one after the other.
 	slices.SortFunc(rows, func(a, b int) int { return strings.Compare(jobs[a].DeliveryID, jobs[b].DeliveryID) })
 	_, err = t.run(ctx, s.bornSQL, some{len(rows), func(i int) ([]any, error) { return row(rows[i]), nil }}, func(scan func(...any) error) error {
@@ -238,7 +237,7 @@ func (s *Store) writeBorn(ctx context.Context, t *tx, jobs []*Job, row func(i in
 	var done []string
 	for of, n := range made.of {
 		if of.left.Load() == n {
-			done = append(done, event[of])
+			done = append(done, of.event)
 		}
 	}
 	slices.Sort(done)
@@ -330,26 +329,22 @@ func (s *Store) unfoldSince(ctx context.Context, old Time) error {
 
 // unfoldOver makes rows of what fan-outs list for endpoints that are disabled or deleted, with all else that those list.
 func (s *Store) unfoldOver(ctx context.Context) error {
-	for {
-		var over []string // by the key of each endpoint that is listed, as in bornTable
-		err := s.read.NewRaw(`SELECT f.event_id FROM fan_outs AS f WHERE (SELECT 1 FROM `+s.listed()+`
-			WHERE (SELECT e.status = ? OR e.deleted_at IS NOT NULL FROM endpoints AS e WHERE e.id = d.value->>1) LIMIT 1) IS NOT NULL LIMIT ?`,
-			Disabled, unfoldedAtOnce).Scan(ctx, &over)
-		if err != nil || len(over) == 0 {
+	var over []string // by the key of each endpoint that is listed, as in bornTable
+	err := s.read.NewRaw(`SELECT f.event_id FROM fan_outs AS f WHERE (SELECT 1 FROM `+s.listed()+`
+		WHERE (SELECT e.status = ? OR e.deleted_at IS NOT NULL FROM endpoints AS e WHERE e.id = d.value->>1) LIMIT 1) IS NOT NULL`,
+		Disabled).Scan(ctx, &over)
+	if err != nil {
+		return err
+	}
+	for piece := range slices.Chunk(over, 10) { // what somebody else is at just now is left for the next time
+		err := s.inTx(ctx, func(ctx context.Context, t *tx) error {
+			return s.unfoldAll(ctx, t, false, skipLocked, "event_id IN (?)", bun.List(piece))
+		})
+		if err != nil {
 			return err
 		}
-		for piece := range slices.Chunk(over, 10) {
-			err := s.inTx(ctx, func(ctx context.Context, t *tx) error {
-				return s.unfoldAll(ctx, t, false, skipLocked, "event_id IN (?)", bun.List(piece))
-			})
-			if err != nil {
-				return err
-			}
-		}
-		if len(over) < unfoldedAtOnce {
-			return nil // what somebody else is at just now is left for the next time
-		}
 	}
+	return nil
 }
 
 // listed are the deliveries of a fan-out f, as d.
