@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"errors"
 	"net/http"
 	"time"
 )
@@ -27,24 +28,39 @@ func NewClient(guard *Guard, inFlight int) *http.Client {
 	}
 	guard.through(transport)
 	return &http.Client{
-		Transport: Transport{transport},
+		Transport: Transport{transport, newKept(transport)},
 		// Go would send body and signature again to whatever host a 307 names, and turn the POST into a GET on a 302.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
 // Transport is the transport of NewClient's clients. It switches protocols with nobody: no request of ours asks for it.
-type Transport struct{ *http.Transport }
+type Transport struct {
+	*http.Transport
+	kept *kept
+}
 
 // RoundTrip implements http.RoundTripper. Of an answer that switches protocols all the same net/http makes the bare connection its
 // body, on which no context ends a reading: it is closed here, and the answer has no body.
 func (t Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if t.kept.takes(req) {
+		resp, err := t.kept.RoundTrip(req)
+		if !errors.Is(err, errSecond) {
+			return resp, err
+		}
+	}
 	resp, err := t.Transport.RoundTrip(req)
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 		_ = resp.Body.Close()
 		resp.Body, resp.ContentLength = http.NoBody, 0
 	}
 	return resp, err
+}
+
+// CloseIdleConnections is what http.Client calls.
+func (t Transport) CloseIdleConnections() {
+	t.Transport.CloseIdleConnections()
+	t.kept.CloseIdleConnections()
 }
 
 // WithHeaders is a client that sends these headers with each request, in the place of the request's own of the same name.

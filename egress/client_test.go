@@ -40,80 +40,108 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
+// ways are a request of each kind: one that this package makes itself, and those of net/http.
+var ways = map[string]func(ctx context.Context, url string) (*http.Request, error){
+	"a POST": func(ctx context.Context, url string) (*http.Request, error) {
+		return http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("{}"))
+	},
+	"a long POST": func(ctx context.Context, url string) (*http.Request, error) {
+		return http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(strings.Repeat(" ", 64<<10)))
+	},
+	"a GET": func(ctx context.Context, url string) (*http.Request, error) {
+		return http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	},
+}
+
 func TestAnEndlessHeaderIsCut(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Long", strings.Repeat("x", 80<<10))
 	}))
 	t.Cleanup(server.Close)
-	resp, err := local(t).Get(server.URL)
-	if err == nil {
-		_ = resp.Body.Close()
-		t.Fatal("a header of 80 KiB was read")
+	for way, request := range ways {
+		req, err := request(t.Context(), server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := local(t).Do(req)
+		if err == nil {
+			_ = resp.Body.Close()
+			t.Errorf("%s: a header of 80 KiB was read", way)
+		}
 	}
 }
 
 func TestTheContextBoundsTheBodyToo(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "begun")
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := local(t).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	cancel()
-	if _, err := io.ReadAll(resp.Body); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want the context's end", err)
+	for way, request := range ways {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		req, err := request(ctx, server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := local(t).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		cancel()
+		if _, err := io.ReadAll(resp.Body); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: got %v, want the context's end", way, err)
+		}
 	}
 }
 
 // TestNobodySwitchesProtocols: a server that switches to another protocol, and is silent there, is left at once.
 func TestNobodySwitchesProtocols(t *testing.T) {
 	t.Parallel()
-	left := make(chan error, 1)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		conn, out, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			left <- err
-			return
-		}
-		defer func() { _ = conn.Close() }()
-		_, _ = out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-		_ = out.Flush()
-		_, err = io.Copy(io.Discard, out)
-		left <- err
-	}))
-	t.Cleanup(server.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := local(t).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = resp.Body.Close() })
-	select {
-	case err = <-left: // before anything is read or closed here
-	case <-ctx.Done():
-		t.Fatal("the connection is still open")
-	}
-	raw, read := io.ReadAll(resp.Body)
-	if err != nil || read != nil || len(raw) > 0 || resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Errorf("%d, %q, %v, and the server saw %v", resp.StatusCode, raw, read, err)
+	for way, request := range ways {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			left := make(chan error, 1)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				conn, out, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					left <- err
+					return
+				}
+				defer func() { _ = conn.Close() }()
+				_, _ = out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+				_ = out.Flush()
+				_, err = io.Copy(io.Discard, out)
+				left <- err
+			}))
+			t.Cleanup(server.Close)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			req, err := request(ctx, server.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := local(t).Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = resp.Body.Close() })
+			select {
+			case err = <-left: // before anything is read or closed here
+			case <-ctx.Done():
+				t.Fatal("the connection is still open")
+			}
+			raw, read := io.ReadAll(resp.Body)
+			if err != nil || read != nil || len(raw) > 0 || resp.StatusCode != http.StatusSwitchingProtocols {
+				t.Errorf("%d, %q, %v, and the server saw %v", resp.StatusCode, raw, read, err)
+			}
+		})
 	}
 }
 

@@ -26,7 +26,15 @@ func defaultPort(u *url.URL) string {
 	if port := u.Port(); port != "" {
 		return port
 	}
-	return map[string]string{"http": "80", "https": "443", "socks5": "1080"}[u.Scheme]
+	switch u.Scheme {
+	case "http":
+		return "80"
+	case "https":
+		return "443"
+	case "socks5":
+		return "1080"
+	}
+	return ""
 }
 
 // through makes the transport use the guard's proxy, if it has one: for all but what the operator trusts.

@@ -15,6 +15,8 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/driver/pgdriver"
+
+	"parley/alive"
 )
 
 // A server that falls asleep in the middle of a transaction would keep its locks, and with them its shards, from those that are
@@ -126,7 +128,7 @@ func fatal(said pgdriver.Error) bool { return said.Field('V') == "FATAL" || said
 
 // ResetSession is asked before the pool gives the connection out again.
 func (c *pgConn) ResetSession(ctx context.Context) error {
-	if !alive(c.bare) {
+	if !alive.Idle(c.bare) {
 		return driver.ErrBadConn
 	}
 	if !c.planAt.IsZero() && time.Now().After(c.planAt) {
