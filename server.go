@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -103,15 +102,8 @@ const (
 	lastLimit  = stopLimit + 500*time.Millisecond // with the database away a part may still wait for it
 )
 
-// gcPercent has the garbage collector run half as often as it would: what lives is little, a tenth of the CPU went there, and
-// memory stays far below what docs/performance.md promises.
-const gcPercent = 200
-
 // serve runs the server until ctx ends, and then stops it in good order.
 func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	log := slog.New(requestLog{slog.NewTextHandler(stderr, nil)})
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
@@ -285,6 +277,7 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
 	defer endBackground()
 	group, background := errgroup.WithContext(background)
+	group.Go(func() error { return paceGC(background) })
 	group.Go(func() error { return p.stream.Run(background) })
 	group.Go(func() error { return p.hub.Run(background) })
 	group.Go(func() error { return p.runner.Run(background) })
