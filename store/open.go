@@ -228,7 +228,7 @@ func (s *Store) openSQLite(ctx context.Context) error {
 	// FULL with WAL syncs the log at each commit: what was answered survives a power cut. _txlock=immediate takes the
 	// write lock at BEGIN, so that no transaction fails half way for having read first.
 	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=busy_timeout(5000)" +
-		"&_pragma=cache_size(-8192)&_pragma=wal_autocheckpoint(4000)&_txlock=immediate"
+		"&_pragma=wal_autocheckpoint(4000)&_txlock=immediate"
 	open := func(extra string, connections int) (*bun.DB, error) {
 		db, err := sql.Open("sqlite", dsn+extra)
 		if err != nil {
@@ -239,14 +239,14 @@ func (s *Store) openSQLite(ctx context.Context) error {
 		return bun.NewDB(db, sqlitedialect.New()), nil
 	}
 	var err error
-	if s.db, err = open("", 1); err != nil {
+	if s.db, err = open("&_pragma=cache_size(-8192)", 1); err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
 	if err = pingSQLite(ctx, s.db); err != nil {
 		return errors.Join(fmt.Errorf("open the SQLite database %s: %w", path, err), s.db.Close(), s.unlock())
 	}
 	s.leases = s.db
-	if s.read, err = open("&_pragma=query_only(true)", 4); err != nil {
+	if s.read, err = open("&_pragma=query_only(true)&_pragma=cache_size(-2048)", 4); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.unlock())
 	}
 	s.keyed = s.read

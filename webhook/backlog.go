@@ -23,15 +23,13 @@ func (w *Worker) take(f fed) {
 
 // arrived queues fresh deliveries, or gives them back to SQL where their lane is fed from there or memory is full.
 func (w *Worker) arrived(f fed) {
-	overtaken := make(map[string]bool, len(f.overtaken))
-	for _, endpoint := range f.overtaken {
-		overtaken[endpoint] = !w.cfg.NoPoll
+	for _, of := range f.behind {
+		if l := w.laneOf(of); !l.parked {
+			w.park(l)
+		}
 	}
 	for _, job := range f.jobs {
 		l := w.laneOf(endpointOf(job))
-		if overtaken[job.EndpointID] && !l.parked {
-			w.park(l)
-		}
 		if !l.parked && (w.backlog >= maxBacklog || len(l.queue) >= laneQueue) {
 			w.park(l)
 		}
@@ -76,7 +74,8 @@ func (w *Worker) giveAsideBack(l *lane, job *store.Job) {
 	}
 }
 
-// due says whether the feeder is to be asked: each half second, and as soon as a lane that is fed from SQL runs dry.
+// due says whether the feeder is to be asked: each half second, as soon as a lane that is fed from SQL runs dry, and before much waits
+// to be given back, for until then the feeder brings what comes after it.
 func (w *Worker) due(now time.Time) bool {
 	switch {
 	case w.asked:
@@ -85,6 +84,8 @@ func (w *Worker) due(now time.Time) bool {
 		return true
 	case w.failing || w.cfg.NoPoll:
 		return false
+	case len(w.letGo) >= givenBackAtOnce:
+		return true
 	}
 	for _, l := range w.parked {
 		if l.hungry(now) {

@@ -15,7 +15,7 @@ import (
 // claim overtake what the stream is still to bring, or has lost: it reaches no further than what has been taken in.
 
 const (
-	intakeBatch = 200         // entries for which deliveries are read together
+	intakeBatch = 50          // entries for which deliveries are read together, up to 100 each
 	gapAtOnce   = 200         // events of a gap read at once, with their documents
 	lookEvery   = time.Second // how often a loss is looked for
 	readAgain   = 250 * time.Millisecond
@@ -23,10 +23,10 @@ const (
 
 // fed is what the feeder hands over.
 type fed struct {
-	jobs      []*store.Job // fresh deliveries, in sequence
-	overtaken []string     // endpoints of those that have older ones waiting in SQL
-	claim     *claimed     // or the answer to an ask
-	moved     bool         // shards were taken: there may be much to ask for
+	jobs   []*store.Job // fresh deliveries, in sequence
+	behind []store.Due  // endpoints that had others, which wait in SQL behind older ones
+	claim  *claimed     // or the answer to an ask
+	moved  bool         // shards were taken: there may be much to ask for
 }
 
 // Offer takes what the reader of the stream has read. It does not block: what does not fit is found missing by its sequence.
@@ -57,7 +57,7 @@ func (w *Worker) feed(ctx context.Context) {
 		case entries := <-w.inbox:
 			err = in.take(ctx, w.waiting(entries))
 		case a := <-w.asks:
-			w.fed <- fed{claim: w.claim(ctx, a)}
+			w.claim(ctx, a)
 		case n := <-w.takes:
 			err = in.takeShards(ctx, n)
 		case <-ticker.C:
@@ -164,30 +164,66 @@ func (in *intake) fill(ctx context.Context, business string, after, until int64)
 		}
 		after = missed[len(missed)-1].Seq
 		in.last[business] = after
+		select { // there may be much to take in
+		case a := <-in.w.asks:
+			in.w.claim(ctx, a)
+		default:
+		}
 	}
 	in.last[business] = max(in.last[business], until)
 	return nil
 }
 
-// hand reads the deliveries of events and hands them to the scheduler.
+// hand reads the deliveries of events and hands them to the scheduler, but for those that older ones of their endpoints in SQL come
+// before: these go there at once.
 func (in *intake) hand(ctx context.Context, events []string, documents map[string][]byte) error {
 	for chunk := range slices.Chunk(events, intakeBatch) {
 		var f fed
-		err := in.insist(ctx, func() (err error) {
-			f.jobs, f.overtaken, err = in.w.cfg.Store.FreshJobs(ctx, in.w.holds.all(), chunk)
-			if err == nil {
-				f.jobs, err = in.w.withDocuments(ctx, f.jobs, documents)
+		err := in.insist(ctx, func() error {
+			jobs, overtaken, err := in.w.cfg.Store.FreshJobs(ctx, in.w.holds.all(), chunk)
+			if err != nil {
+				return err
 			}
+			if f, err = in.giveBack(ctx, jobs, overtaken); err != nil {
+				return err
+			}
+			f.jobs, err = in.w.withDocuments(ctx, f.jobs, documents)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if len(f.jobs) > 0 {
+		if len(f.jobs)+len(f.behind) > 0 {
 			in.w.fed <- f
 		}
 	}
 	return nil
+}
+
+// giveBack gives those jobs back whose endpoints are overtaken.
+func (in *intake) giveBack(ctx context.Context, jobs []*store.Job, overtaken []string) (f fed, err error) {
+	if in.w.cfg.NoPoll || len(overtaken) == 0 {
+		return fed{jobs: jobs}, nil
+	}
+	behind := make(map[string]bool, len(overtaken))
+	for _, endpoint := range overtaken {
+		behind[endpoint] = true
+	}
+	var back []*store.Job
+	for _, job := range jobs {
+		if !behind[job.EndpointID] {
+			f.jobs = append(f.jobs, job)
+			continue
+		}
+		back = append(back, job)
+	}
+	for _, job := range back {
+		if behind[job.EndpointID] { // each once
+			behind[job.EndpointID] = false
+			f.behind = append(f.behind, endpointOf(job))
+		}
+	}
+	return f, in.w.cfg.Store.Release(ctx, back)
 }
 
 // lookForLosses looks if the stream is away, or may have lost something since the last look.
@@ -273,12 +309,13 @@ type claimed struct {
 	err      error
 }
 
-func (w *Worker) claim(ctx context.Context, a ask) *claimed {
+// claim answers an ask.
+func (w *Worker) claim(ctx context.Context, a ask) {
 	c := &claimed{ask: a}
 	if c.err = w.answer(ctx, c); c.err != nil && ctx.Err() == nil {
 		w.cfg.Log.Warn("claim due deliveries", "error", c.err)
 	}
-	return c
+	w.fed <- fed{claim: c}
 }
 
 func (w *Worker) answer(ctx context.Context, c *claimed) error {

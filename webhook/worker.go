@@ -29,14 +29,15 @@ type Config struct {
 }
 
 const (
-	maxBacklog    = 10_000 // deliveries in memory
-	maxInFlight   = 4096   // attempts at once, slow ones too, and their outcomes until they are written
-	claimEvery    = 500 * time.Millisecond
-	claimedAtOnce = 100 // deliveries an endpoint and claim
-	fewLeft       = 16  // a parked lane with fewer asks SQL for more
-	tick          = 50 * time.Millisecond
-	unfoldEvery   = 500 * time.Millisecond
-	senderIdle    = 5 * time.Second
+	maxBacklog      = 10_000 // deliveries in memory
+	maxInFlight     = 4096   // attempts at once, slow ones too, and their outcomes until they are written
+	claimEvery      = 500 * time.Millisecond
+	claimedAtOnce   = 100  // deliveries an endpoint and claim
+	fewLeft         = 16   // a parked lane with fewer asks SQL for more
+	givenBackAtOnce = 1000 // deliveries that wait to be given back, at most, before the feeder is asked
+	tick            = 50 * time.Millisecond
+	unfoldEvery     = 500 * time.Millisecond
+	senderIdle      = 5 * time.Second
 )
 
 // Worker delivers. Feed it with Offer, and Run it.
@@ -90,7 +91,7 @@ func New(cfg Config) *Worker {
 	}
 	w := &Worker{
 		cfg: cfg, replica: uuid.NewString(), holds: holds{shared: cfg.Store.Shared(), of: map[int]*hold{}},
-		inbox: make(chan []stream.Entry, 256), asks: make(chan ask), takes: make(chan int), pokes: make(chan struct{}, 1), replays: make(chan struct{}, 1), fed: make(chan fed, 16),
+		inbox: make(chan []stream.Entry, 256), asks: make(chan ask, 1), takes: make(chan int), pokes: make(chan struct{}, 1), replays: make(chan struct{}, 1), fed: make(chan fed, 2),
 		tasks: make(chan task), ended: make(chan ended, maxInFlight), outcomes: make(chan *store.Outcome, maxInFlight),
 		targets: targets{of: map[string]*target{}}, changed: map[string]store.Time{}, lanes: map[string]*lane{}, parked: map[string]*lane{},
 		documents: documents{of: map[string]*shared{}}, tokens: newTokens(),
