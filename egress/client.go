@@ -43,6 +43,7 @@ type Transport struct {
 // RoundTrip implements http.RoundTripper. Of an answer that switches protocols all the same net/http makes the bare connection its
 // body, on which no context ends a reading: it is closed here, and the answer has no body.
 func (t Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	t.kept.set.Do(t.Transport.CloseIdleConnections) // which has it complete its settings, those of TLS among them
 	if t.kept.takes(req) {
 		resp, err := t.kept.RoundTrip(req)
 		if !errors.Is(err, errSecond) {

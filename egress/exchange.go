@@ -2,7 +2,9 @@ package egress
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"math"
@@ -27,11 +29,13 @@ var errLongHead = errors.New("egress: server response headers exceeded 64 KiB; a
 type wire struct {
 	to    target
 	conn  net.Conn
-	bare  net.Conn // conn, or what is below its TLS
+	bare  net.Conn             // conn, or what is below its TLS
+	tls   *tls.ConnectionState // nil: none
 	in    *bufio.Reader
-	left  int64 // bytes that may still be read
-	used  bool  // it has carried a request
-	since time.Time
+	left  int64     // bytes that may still be read
+	asked bool      // it has carried a request
+	used  bool      // it was idle, or another's
+	since time.Time // when it became idle
 }
 
 // Read implements io.Reader, for in.
@@ -53,6 +57,7 @@ func (k *kept) exchange(w *wire, req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, body.end(err)
 	}
+	resp.TLS = w.tls
 	body.keep = !resp.Close && resp.StatusCode >= http.StatusOK
 	if resp.Body == http.NoBody {
 		_ = body.end(io.EOF)
@@ -63,11 +68,8 @@ func (k *kept) exchange(w *wire, req *http.Request) (*http.Response, error) {
 }
 
 func (w *wire) exchange(req *http.Request, trace *httptrace.ClientTrace) (*http.Response, error) {
-	err := w.write(req)
-	if trace.WroteRequest != nil {
-		trace.WroteRequest(httptrace.WroteRequestInfo{Err: err})
-	}
-	if err != nil {
+	w.asked = true
+	if err := w.write(req); err != nil {
 		return nil, err
 	}
 	w.left = maxHeader
@@ -85,25 +87,26 @@ func (w *wire) exchange(req *http.Request, trace *httptrace.ClientTrace) (*http.
 		case err != nil:
 			return nil, err
 		}
-		if resp.StatusCode >= http.StatusOK || resp.StatusCode == http.StatusSwitchingProtocols {
+		if interim := resp.StatusCode/100 == 1; !interim || resp.StatusCode == http.StatusSwitchingProtocols {
 			w.left = math.MaxInt64 // of the body it is for the caller to say
 			return resp, nil
 		}
 	}
 }
 
-// writers are kept for whoever writes just now: of those that wait for an answer there can be thousands.
-var writers = sync.Pool{New: func() any { return bufio.NewWriter(nil) }}
+// requests are buffers for who writes just now: of those that wait for an answer there can be thousands.
+var requests = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
+// write writes the request at once. Request.Write, which tells the trace that it has, is not to see the connection: it hides errors.
 func (w *wire) write(req *http.Request) error {
-	out := writers.Get().(*bufio.Writer)
-	defer writers.Put(out)
-	out.Reset(w.conn)
-	defer out.Reset(nil)
-	if err := req.Write(out); err != nil {
+	whole := requests.Get().(*bytes.Buffer)
+	defer requests.Put(whole)
+	whole.Reset()
+	if err := req.Write(whole); err != nil {
 		return err
 	}
-	return out.Flush()
+	_, err := w.conn.Write(whole.Bytes())
+	return err
 }
 
 // silent says whether the connection holds nothing that was read ahead: what comes after an answer is none to the next request.
@@ -134,10 +137,14 @@ type answerBody struct {
 	keep    bool // the connection may carry another request, once this answer is read
 	rest    io.Reader
 	ended   atomic.Bool
+	closed  atomic.Bool
 }
 
 // Read implements io.Reader.
 func (b *answerBody) Read(p []byte) (int, error) {
+	if b.closed.Load() {
+		return 0, http.ErrBodyReadAfterClose
+	}
 	n, err := b.rest.Read(p)
 	if err != nil {
 		err = b.end(err)
@@ -147,6 +154,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 
 // Close implements io.Closer. A connection of which not all was read is closed.
 func (b *answerBody) Close() error {
+	b.closed.Store(true)
 	_ = b.end(http.ErrBodyReadAfterClose)
 	return nil
 }

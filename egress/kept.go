@@ -6,9 +6,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -32,7 +34,7 @@ var errSecond = errors.New("egress: the server speaks HTTP/2")
 // methods. So are the settings, and the functions that write a request and read an answer.
 type kept struct {
 	settings *http.Transport
-	set      sync.Once // they are
+	set      sync.Once // net/http has added its own
 
 	mu      sync.Mutex // guards what follows
 	targets map[target]*waiting
@@ -95,11 +97,16 @@ func (k *kept) takes(req *http.Request) bool {
 	return req.URL.Scheme == "http" || req.URL.Scheme == "https" && !k.isSecond(targetOf(req).address)
 }
 
+// isSecond says whether a server chose HTTP/2. That it did is remembered for as long as it is called.
 func (k *kept) isSecond(address string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.second[address]
-	return s != nil && time.Now().Before(s.until)
+	s, now := k.second[address], time.Now()
+	if s == nil || now.After(s.until) {
+		return false
+	}
+	s.until = now.Add(secondFor)
+	return true
 }
 
 func targetOf(req *http.Request) target {
@@ -118,37 +125,60 @@ func (k *kept) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// get finds an idle connection, or waits for the first that is dialled or let go of.
+// get finds a connection that can be used, or makes one.
 func (k *kept) get(req *http.Request) (*wire, error) {
 	ctx, to := req.Context(), targetOf(req)
 	trace := traceOf(ctx)
 	if trace.GetConn != nil {
 		trace.GetConn(to.address)
 	}
-	w, c := k.take(to)
-	for w != nil && !alive.Idle(w.bare) {
-		_ = w.bare.Close()
-		w, c = k.take(to)
-	}
-	if w == nil {
-		go k.dial(context.WithoutCancel(ctx), to, req.URL.Hostname(), c) // the next request has use for it too
-		var err error
-		select {
-		case got := <-c.came:
-			w, err = got.wire, got.err
-		case <-ctx.Done():
-			k.giveUp(c)
-			err = context.Cause(ctx)
+	for ctx.Err() == nil {
+		w, c := k.take(to)
+		if w == nil {
+			var err error
+			if w, err = k.await(ctx, to, req.URL.Hostname(), c); err != nil {
+				return nil, err
+			}
 		}
-		if err != nil {
-			return nil, err
+		if w.used && !w.usable(k.settings.IdleConnTimeout) {
+			_ = w.bare.Close()
+			continue
 		}
+		if trace.GotConn != nil {
+			trace.GotConn(httptrace.GotConnInfo{Conn: w.conn, Reused: w.used})
+		}
+		return w, nil
 	}
-	if trace.GotConn != nil {
-		trace.GotConn(httptrace.GotConnInfo{Conn: w.conn, Reused: w.used})
+	return nil, context.Cause(ctx)
+}
+
+// await dials, and waits for that or whatever another is done with before.
+func (k *kept) await(ctx context.Context, to target, host string, c *claim) (*wire, error) {
+	go k.dial(context.WithoutCancel(ctx), to, host, c) // the next request has use for it too
+	select {
+	case got := <-c.came:
+		return got.wire, got.err
+	case <-ctx.Done():
+		k.giveUp(c)
+		return nil, context.Cause(ctx)
 	}
-	w.used = true
-	return w, nil
+}
+
+// usable says whether a connection that another had, or waited, may be used.
+func (w *wire) usable(idle time.Duration) bool {
+	switch {
+	case !w.since.IsZero() && time.Since(w.since) > idle:
+		return false
+	case alive.Idle(w.bare):
+		return true
+	case w.asked || w.conn == w.bare:
+		return false
+	}
+	// A server of TLS 1.3 sends tickets with its handshake, which nobody has read yet.
+	_ = w.bare.SetReadDeadline(time.Now().Add(time.Millisecond))
+	_, err := w.conn.Read(make([]byte, 1))
+	_ = w.bare.SetReadDeadline(time.Time{})
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // take takes the idle connection that was used last, or leaves a claim to the next.
@@ -158,6 +188,7 @@ func (k *kept) take(to target) (*wire, *claim) {
 	of := k.at(to)
 	if n := len(of.wires); n > 0 {
 		w := k.idle.Remove(of.wires[n-1]).(*wire)
+		of.wires[n-1] = nil
 		of.wires = of.wires[:n-1]
 		return w, nil
 	}
@@ -193,8 +224,10 @@ func (k *kept) put(w *wire) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	of := k.at(w.to)
+	w.used, w.since = true, time.Time{}
 	for len(of.requests) > 0 {
 		c := of.requests[0]
+		of.requests[0] = nil
 		of.requests = of.requests[1:]
 		if !c.over {
 			c.over = true
@@ -305,7 +338,8 @@ func (k *kept) connect(ctx context.Context, to target, host string) (*wire, erro
 			k.foundSecond(to.address, conn)
 			return nil, errSecond
 		}
-		w.conn = conn
+		state := conn.ConnectionState()
+		w.conn, w.tls = conn, &state
 	}
 	w.in = bufio.NewReaderSize(w, usualHead)
 	return w, nil
@@ -313,7 +347,6 @@ func (k *kept) connect(ctx context.Context, to target, host string) (*wire, erro
 
 // shakeHands makes a connection one of TLS, or closes it.
 func (k *kept) shakeHands(ctx context.Context, bare net.Conn, host string) (*tls.Conn, error) {
-	k.set.Do(k.settings.CloseIdleConnections) // which adds to its TLS configuration when it is first used
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if k.settings.TLSClientConfig != nil {
 		config = k.settings.TLSClientConfig.Clone()
@@ -321,15 +354,21 @@ func (k *kept) shakeHands(ctx context.Context, bare net.Conn, host string) (*tls
 	if config.ServerName == "" {
 		config.ServerName = host
 	}
-	config.NextProtos = []string{"h2", "http/1.1"}
+	config.NextProtos = []string{"http/1.1"}
+	if k.settings.TLSNextProto["h2"] != nil { // GODEBUG may have turned it off
+		config.NextProtos = []string{"h2", "http/1.1"}
+	}
 	trace := traceOf(ctx)
 	if trace.TLSHandshakeStart != nil {
 		trace.TLSHandshakeStart()
 	}
-	ctx, cancel := context.WithTimeout(ctx, k.settings.TLSHandshakeTimeout)
+	shaking, cancel := context.WithTimeout(ctx, k.settings.TLSHandshakeTimeout)
 	defer cancel()
 	conn := tls.Client(bare, config)
-	err := conn.HandshakeContext(ctx)
+	err := conn.HandshakeContext(shaking)
+	if err != nil && shaking.Err() != nil && ctx.Err() == nil { // no deadline of the caller's has passed
+		err = fmt.Errorf("shake hands: %w", os.ErrDeadlineExceeded)
+	}
 	if trace.TLSHandshakeDone != nil {
 		trace.TLSHandshakeDone(conn.ConnectionState(), err)
 	}

@@ -344,3 +344,102 @@ func TestFewConnectionsAreKept(t *testing.T) {
 		t.Errorf("%d connections of %d targets are kept for too long", n, of)
 	}
 }
+
+// TestAConnectionIsLookedAtAsItIsHandedOn: a request waits for its dial, and gets the connection that another is done with. Its server
+// has closed that, or has sent an answer to nothing: it is not used.
+func TestAConnectionIsLookedAtAsItIsHandedOn(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"closed", "unasked"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			done := make(chan struct{}, 4)
+			address, connections := raw(t, func(conn net.Conn, connection, _ int) bool {
+				_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+				_, _ = io.WriteString(conn, "ok")
+				if connection == 1 && kind == "unasked" {
+					<-done
+					_, _ = io.WriteString(conn, "HTTP/1.1 500 Unasked\r\nContent-Length: 0\r\n\r\n")
+				}
+				if connection == 1 && kind == "closed" {
+					<-done
+					_ = conn.Close()
+				}
+				done <- struct{}{}
+				return connection > 1 || kind == "unasked"
+			})
+			client := local(t)
+			transport := client.Transport.(egress.Transport)
+			dial, dialling, dialled := transport.DialContext, make(chan struct{}), make(chan struct{})
+			var dials atomic.Int32
+			transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if dials.Add(1) == 2 {
+					close(dialling)
+					<-dialled
+				}
+				return dial(ctx, network, addr)
+			}
+			defer close(dialled)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address, strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			first, err := client.Do(req) // its body is unread
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = first.Body.Close() }()
+			second := make(chan error, 1)
+			go func() {
+				resp, body, err := post(t, client, "http://"+address)
+				if err == nil && (resp.StatusCode != http.StatusOK || body != "ok") {
+					err = fmt.Errorf("%s, %q", resp.Status, body)
+				}
+				second <- err
+			}()
+			<-dialling
+			done <- struct{}{}
+			<-done
+			if _, err := io.ReadAll(first.Body); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-second; err != nil {
+				t.Error(err)
+			}
+			if n := connections.Load(); n != 2 {
+				t.Errorf("%d connections, want 2", n)
+			}
+		})
+	}
+}
+
+// TestWhatHasEndedIsNotSent: a request whose context is over, with a connection at hand.
+func TestWhatHasEndedIsNotSent(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
+	t.Cleanup(server.Close)
+	client := local(t)
+	if _, _, err := post(t, client, server.URL); err != nil {
+		t.Fatal(err)
+	}
+	why := errors.New("over")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	for range 20 {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := client.Do(req); !errors.Is(err, why) {
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			t.Fatalf("got %v", err)
+		}
+	}
+	if _, _, err := post(t, client, server.URL); err != nil || requests.Load() != 2 {
+		t.Errorf("%d requests came, want 2: %v", requests.Load(), err)
+	}
+}

@@ -16,15 +16,17 @@ import (
 
 const (
 	intakeBatch = 50          // entries for which deliveries are read together, up to 100 each
-	gapAtOnce   = 200         // events of a gap read at once, with their documents
 	lookEvery   = time.Second // how often a loss is looked for
 	readAgain   = 250 * time.Millisecond
 )
 
+// gapAtOnce is how many events of a gap are read at once, with their documents.
+var gapAtOnce = 200
+
 // fed is what the feeder hands over.
 type fed struct {
 	jobs   []*store.Job // fresh deliveries, in sequence
-	behind []store.Due  // endpoints that had others, which wait in SQL behind older ones
+	behind []store.Due  // endpoints of which SQL has older ones: their fresh ones are to wait there too
 	claim  *claimed     // or the answer to an ask
 	moved  bool         // shards were taken: there may be much to ask for
 }
@@ -57,7 +59,7 @@ func (w *Worker) feed(ctx context.Context) {
 		case entries := <-w.inbox:
 			err = in.take(ctx, w.waiting(entries))
 		case a := <-w.asks:
-			w.claim(ctx, a)
+			w.claim(ctx, a, true)
 		case n := <-w.takes:
 			err = in.takeShards(ctx, n)
 		case <-ticker.C:
@@ -166,7 +168,7 @@ func (in *intake) fill(ctx context.Context, business string, after, until int64)
 		in.last[business] = after
 		select { // there may be much to take in
 		case a := <-in.w.asks:
-			in.w.claim(ctx, a)
+			in.w.claim(ctx, a, false)
 		default:
 		}
 	}
@@ -174,56 +176,64 @@ func (in *intake) fill(ctx context.Context, business string, after, until int64)
 	return nil
 }
 
-// hand reads the deliveries of events and hands them to the scheduler, but for those that older ones of their endpoints in SQL come
-// before: these go there at once.
+// hand reads the deliveries of events and hands them to the scheduler. What older ones of its endpoint come before, which wait in SQL,
+// goes there: at once, if it is much, for it would fill the memory.
 func (in *intake) hand(ctx context.Context, events []string, documents map[string][]byte) error {
 	for chunk := range slices.Chunk(events, intakeBatch) {
-		var f fed
+		var ready, behind fed
 		err := in.insist(ctx, func() error {
 			jobs, overtaken, err := in.w.cfg.Store.FreshJobs(ctx, in.w.holds.all(), chunk)
 			if err != nil {
 				return err
 			}
-			if f, err = in.giveBack(ctx, jobs, overtaken); err != nil {
-				return err
+			if ready.jobs, behind.jobs = jobs, nil; !in.w.cfg.NoPoll {
+				ready.jobs, behind = apart(jobs, overtaken)
 			}
-			f.jobs, err = in.w.withDocuments(ctx, f.jobs, documents)
+			ready.jobs, err = in.w.withDocuments(ctx, ready.jobs, documents)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if len(f.jobs)+len(f.behind) > 0 {
-			in.w.fed <- f
+		if len(ready.jobs) > 0 {
+			in.w.fed <- ready
+		}
+		if len(behind.jobs) >= givenBackAtOnce {
+			if err := in.w.cfg.Store.Release(ctx, behind.jobs); err == nil {
+				behind.jobs = nil
+			} else if ctx.Err() == nil { // the scheduler tries again
+				in.w.cfg.Log.Warn("give deliveries back", "error", err)
+			}
+		}
+		if len(behind.behind) > 0 {
+			in.w.fed <- behind
 		}
 	}
 	return nil
 }
 
-// giveBack gives those jobs back whose endpoints are overtaken.
-func (in *intake) giveBack(ctx context.Context, jobs []*store.Job, overtaken []string) (f fed, err error) {
-	if in.w.cfg.NoPoll || len(overtaken) == 0 {
-		return fed{jobs: jobs}, nil
+// apart takes the jobs of endpoints that are overtaken apart.
+func apart(jobs []*store.Job, overtaken []string) (ready []*store.Job, behind fed) {
+	if len(overtaken) == 0 {
+		return jobs, fed{}
 	}
-	behind := make(map[string]bool, len(overtaken))
+	seen := make(map[string]bool, len(overtaken)) // whether of those endpoints
 	for _, endpoint := range overtaken {
-		behind[endpoint] = true
+		seen[endpoint] = false
 	}
-	var back []*store.Job
 	for _, job := range jobs {
-		if !behind[job.EndpointID] {
-			f.jobs = append(f.jobs, job)
+		of, is := seen[job.EndpointID]
+		switch {
+		case !is:
+			ready = append(ready, job)
 			continue
+		case !of:
+			seen[job.EndpointID] = true
+			behind.behind = append(behind.behind, endpointOf(job))
 		}
-		back = append(back, job)
+		behind.jobs = append(behind.jobs, job)
 	}
-	for _, job := range back {
-		if behind[job.EndpointID] { // each once
-			behind[job.EndpointID] = false
-			f.behind = append(f.behind, endpointOf(job))
-		}
-	}
-	return f, in.w.cfg.Store.Release(ctx, back)
+	return ready, behind
 }
 
 // lookForLosses looks if the stream is away, or may have lost something since the last look.
@@ -309,16 +319,16 @@ type claimed struct {
 	err      error
 }
 
-// claim answers an ask.
-func (w *Worker) claim(ctx context.Context, a ask) {
+// claim answers an ask, and looks for losses before, unless that is what goes on just now.
+func (w *Worker) claim(ctx context.Context, a ask, look bool) {
 	c := &claimed{ask: a}
-	if c.err = w.answer(ctx, c); c.err != nil && ctx.Err() == nil {
+	if c.err = w.answer(ctx, c, look); c.err != nil && ctx.Err() == nil {
 		w.cfg.Log.Warn("claim due deliveries", "error", c.err)
 	}
 	w.fed <- fed{claim: c}
 }
 
-func (w *Worker) answer(ctx context.Context, c *claimed) error {
+func (w *Worker) answer(ctx context.Context, c *claimed, look bool) error {
 	if len(c.ask.release) > 0 {
 		if err := w.cfg.Store.Release(ctx, c.ask.release); err != nil {
 			return err
@@ -336,10 +346,12 @@ func (w *Worker) answer(ctx context.Context, c *claimed) error {
 	}
 	due := make([]store.Due, 0, len(c.ask.room))
 	if c.ask.all {
-		err := w.intake.lookForLosses(ctx)
-		if err != nil {
-			return err
+		if look {
+			if err := w.intake.lookForLosses(ctx); err != nil {
+				return err
+			}
 		}
+		var err error
 		if due, err = w.cfg.Store.DueEndpoints(ctx, shards); err != nil {
 			return err
 		}

@@ -340,6 +340,40 @@ func TestAttemptsSayWhereTheirTimeWent(t *testing.T) {
 	}
 }
 
+// TestAHandshakeIsTimed, of servers that speak HTTP/1.1 and HTTP/2: it takes as long as the server likes.
+func TestAHandshakeIsTimed(t *testing.T) {
+	t.Parallel()
+	const takes = 30 * time.Millisecond
+	for _, two := range []bool{false, true} {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if (r.ProtoMajor == 2) != two {
+				t.Errorf("HTTP/%d", r.ProtoMajor)
+			}
+		}))
+		server.EnableHTTP2 = two
+		server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			<-time.After(takes)
+			return nil, nil //nolint:nilnil // its own
+		}}
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		w := newWorld(t, t.TempDir(), func(c *webhook.Config) {
+			c.Timeout = 10 * time.Second
+			c.Client.Transport.(egress.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // its own server
+		})
+		p, _ := w.endpoint(server.URL, store.RunFinished)
+		w.turn("")
+		d := w.settled(p.ID, 1)[0]
+		made, err := w.store.AttemptsOf(t.Context(), []string{d.ID})
+		if err != nil || len(made[d.ID]) != 1 {
+			t.Fatal(made, err)
+		}
+		if a := made[d.ID][0]; a.TLSMs == nil || *a.TLSMs < int(takes.Milliseconds()) {
+			t.Errorf("HTTP/2 %v: %+v", two, a)
+		}
+	}
+}
+
 // TestADialThatWasNotNeeded: an attempt that dials gets another one's connection, and its dial ends before its answer comes. That is
 // no time of the attempt's.
 func TestADialThatWasNotNeeded(t *testing.T) {

@@ -51,7 +51,7 @@ func (t *trace) on(ctx context.Context) context.Context {
 				if t.began == nil { // most attempts dial nothing
 					t.began = map[string]time.Time{}
 				}
-				t.began[addr] = now
+				t.began[addr], t.made.TLSMs = now, nil
 			})
 		},
 		ConnectDone: func(_, addr string, err error) {
@@ -63,7 +63,11 @@ func (t *trace) on(ctx context.Context) context.Context {
 		},
 		TLSHandshakeStart: func() { dialling(func(now time.Time) { t.shaking = now }) },
 		TLSHandshakeDone: func(tls.ConnectionState, error) {
-			dialling(func(now time.Time) { t.made.TLSMs = milliseconds(t.shaking, now) })
+			dialling(func(now time.Time) {
+				if t.made.TLSMs == nil { // net/http tells of a handshake again that egress has made for it
+					t.made.TLSMs = milliseconds(t.shaking, now)
+				}
+			})
 		},
 		GotConn: func(c httptrace.GotConnInfo) {
 			locked(func(time.Time) {

@@ -31,14 +31,20 @@ type world struct {
 	viewer *store.Viewer
 	rang   chan struct{} // a stroke of the bell: something may have settled
 	stop   func()
+
+	worker *webhook.Worker
+	deaf   atomic.Bool // the worker is not told of what the bell brings
 }
 
 func newWorld(t *testing.T, dir string, change func(*webhook.Config)) *world {
 	t.Helper()
 	var worker *webhook.Worker
 	rang := make(chan struct{}, 1)
+	w := &world{t: t, rang: rang}
 	bell, err := stream.Open(stream.Config{Receive: func(e []stream.Entry) {
-		worker.Offer(e)
+		if !w.deaf.Load() {
+			worker.Offer(e)
+		}
 		select {
 		case rang <- struct{}{}:
 		default:
@@ -78,7 +84,7 @@ func newWorld(t *testing.T, dir string, change func(*webhook.Config)) *world {
 	var running sync.WaitGroup
 	running.Go(func() { _ = worker.Run(ctx) })
 	running.Go(func() { _ = bell.Run(ctx) })
-	w := &world{t: t, store: cfg.Store, rang: rang}
+	w.store, w.worker = cfg.Store, worker
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
@@ -458,6 +464,57 @@ func TestRotationMeetsARetry(t *testing.T) {
 				t.Errorf("overlap of %d h: %v, want signed = %v", overlap, err, want)
 			}
 		}
+	}
+}
+
+// TestALossIsMadeUpForOnce: the worker hears nothing of hundreds of events, then of one more, and while it reads the others it loses all
+// that it is told. Each delivery is made, and none twice.
+func TestALossIsMadeUpForOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, t.TempDir(), nil)
+	const endpoints, talkers, turns = 5, 32, 16
+	const all = endpoints * 3 * (talkers*turns + 1)
+	r := newReceiver(t, func(http.ResponseWriter, *http.Request) { <-time.After(20 * time.Millisecond) }) // what is read waits for a while
+	for i := range endpoints {
+		w.endpoint(fmt.Sprintf("%s/%d", r.URL, i), store.EventTypes...)
+	}
+	w.deaf.Store(true)
+	over := make(chan struct{})
+	var telling, talking sync.WaitGroup
+	telling.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(10 * time.Millisecond): // it has time for other things
+				for range 500 {
+					w.worker.Offer(nil)
+				}
+			}
+		}
+	})
+	for range talkers {
+		talking.Go(func() {
+			for range turns {
+				w.turn("")
+			}
+		})
+	}
+	talking.Wait()
+	w.deaf.Store(false)
+	w.turn("")
+	for len(r.got()) < all {
+		select {
+		case <-w.rang:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%d deliveries were made, want %d", len(r.got()), all)
+		}
+	}
+	close(over)
+	telling.Wait()
+	w.stop()
+	if n := len(r.got()); n != all {
+		t.Errorf("%d deliveries were made, want %d", n, all)
 	}
 }
 
