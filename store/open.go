@@ -288,7 +288,7 @@ func createPrivate(path string) error {
 
 func (s *Store) openPostgres(ctx context.Context) error {
 	var err error
-	if s.db, err = openPool(s.cfg.URL, readers); err != nil {
+	if s.db, err = openPool(s.cfg.URL, readers, inOrder); err != nil {
 		return err
 	}
 	s.read = s.db
