@@ -53,18 +53,24 @@ var ways = map[string]func(ctx context.Context, url string) (*http.Request, erro
 	},
 }
 
+// ask makes a request in one of the ways.
+func ask(t *testing.T, ctx context.Context, way, url string) (*http.Response, error) { //nolint:revive // t stands first
+	t.Helper()
+	req, err := ways[way](ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return local(t).Do(req)
+}
+
 func TestAnEndlessHeaderIsCut(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Long", strings.Repeat("x", 80<<10))
 	}))
 	t.Cleanup(server.Close)
-	for way, request := range ways {
-		req, err := request(t.Context(), server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := local(t).Do(req)
+	for way := range ways {
+		resp, err := ask(t, t.Context(), way, server.URL)
 		if err == nil {
 			_ = resp.Body.Close()
 			t.Errorf("%s: a header of 80 KiB was read", way)
@@ -81,14 +87,10 @@ func TestTheContextBoundsTheBodyToo(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	for way, request := range ways {
+	for way := range ways {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		req, err := request(ctx, server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := local(t).Do(req)
+		resp, err := ask(t, ctx, way, server.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +105,7 @@ func TestTheContextBoundsTheBodyToo(t *testing.T) {
 // TestNobodySwitchesProtocols: a server that switches to another protocol, and is silent there, is left at once.
 func TestNobodySwitchesProtocols(t *testing.T) {
 	t.Parallel()
-	for way, request := range ways {
+	for way := range ways {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
 			left := make(chan error, 1)
@@ -123,11 +125,7 @@ func TestNobodySwitchesProtocols(t *testing.T) {
 			t.Cleanup(server.Close)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			req, err := request(ctx, server.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := local(t).Do(req)
+			resp, err := ask(t, ctx, way, server.URL)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,8 +20,11 @@ const (
 	readAgain   = 250 * time.Millisecond
 )
 
-// gapAtOnce is how many events of a gap are read at once, with their documents.
-var gapAtOnce = 200
+// Tests have fewer do.
+var (
+	gapAtOnce       = 200  // events of a gap read at once, with their documents
+	givenBackAtOnce = 1000 // deliveries to be given back do not wait until the feeder is asked anyway
+)
 
 // fed is what the feeder hands over.
 type fed struct {

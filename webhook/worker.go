@@ -29,15 +29,14 @@ type Config struct {
 }
 
 const (
-	maxBacklog      = 10_000 // deliveries in memory
-	maxInFlight     = 4096   // attempts at once, slow ones too, and their outcomes until they are written
-	claimEvery      = 500 * time.Millisecond
-	claimedAtOnce   = 100  // deliveries an endpoint and claim
-	fewLeft         = 16   // a parked lane with fewer asks SQL for more
-	givenBackAtOnce = 1000 // deliveries that wait to be given back, at most, before the feeder is asked
-	tick            = 50 * time.Millisecond
-	unfoldEvery     = 500 * time.Millisecond
-	senderIdle      = 5 * time.Second
+	maxBacklog    = 10_000 // deliveries in memory
+	maxInFlight   = 4096   // attempts at once, slow ones too, and their outcomes until they are written
+	claimEvery    = 500 * time.Millisecond
+	claimedAtOnce = 100 // deliveries an endpoint and claim
+	fewLeft       = 16  // a parked lane with fewer asks SQL for more
+	tick          = 50 * time.Millisecond
+	unfoldEvery   = 500 * time.Millisecond
+	senderIdle    = 5 * time.Second
 )
 
 // Worker delivers. Feed it with Offer, and Run it.
