@@ -87,10 +87,12 @@ func TestMemoryIsBounded(t *testing.T) {
 	for range lanes {
 		w.endpoint(url, store.EventTypes...)
 	}
-	for range 20 {
-		w.turn("")
+	for range 2 { // what comes once much waits in SQL goes there, too
+		for range 20 {
+			w.turn("")
+		}
+		w.held(dir, 8*lanes)
 	}
-	w.held(dir, 8*lanes)
 }
 
 // TestFullMemoryStarvesNobody fills the worker's memory with what waits for the endpoints of a business, which hang, each kept
