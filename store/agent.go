@@ -188,14 +188,14 @@ func (s *Store) CreateAgent(ctx context.Context, v *Viewer, in AgentInput) (*Age
 		return nil, err
 	}
 	agent := &Agent{
-		ID: newID("agt"), BusinessID: v.BusinessID, Model: Model{Provider: ProviderEmbedded}, Knowledge: []Knowledge{}, Tools: []Tool{},
+		ID: NewID("agt"), BusinessID: v.BusinessID, Model: Model{Provider: ProviderEmbedded}, Knowledge: []Knowledge{}, Tools: []Tool{},
 		McpServers:      []McpServer{},
 		ChannelProfiles: []ChannelProfile{}, OnConcurrent: Enqueue,
 	}
-	err := s.batcher.do(4096, func(ctx context.Context, t *tx) error {
+	err := s.Change(4096, func(ctx context.Context, t *Tx) error {
 		made := *agent
-		made.CreatedAt = t.now
-		if err := s.applyAgent(&made, in, t.now); err != nil {
+		made.CreatedAt = t.Now
+		if err := s.applyAgent(&made, in, t.Now); err != nil {
 			return err
 		}
 		if _, err := t.NewInsert().Model(&made).Returning("NULL").Exec(ctx); err != nil {
@@ -214,30 +214,24 @@ func (s *Store) UpdateAgent(ctx context.Context, v *Viewer, id string, in AgentI
 	if err := in.validate(s.cfg).Under("input").Err(); err != nil {
 		return nil, err
 	}
-	err := s.onceEnded(ctx, func() error {
-		return s.batcher.do(4096, func(ctx context.Context, t *tx) error {
-			agent, err := agentIn(ctx, t.forUpdate(), v.BusinessID, id)
-			if err != nil {
-				return err
-			}
-			if err := s.applyAgent(agent, in, t.now); err != nil {
-				return err
-			}
-			if err := s.setAgentURL(ctx, t, agent, in.WebhookURL); err != nil {
-				return err
-			}
-			if _, err := t.NewUpdate().Model(agent).WherePK().Where("business_id = ?", v.BusinessID).Exec(ctx); err != nil {
-				return fmt.Errorf("update agent %s: %w", id, err)
-			}
-			return nil
-		})
+	err := s.Change(4096, func(ctx context.Context, t *Tx) error {
+		agent, err := agentIn(ctx, t.ForUpdate(), v.BusinessID, id)
+		if err != nil {
+			return err
+		}
+		if err := s.applyAgent(agent, in, t.Now); err != nil {
+			return err
+		}
+		if err := s.setAgentURL(ctx, t, agent, in.WebhookURL); err != nil {
+			return err
+		}
+		if _, err := t.NewUpdate().Model(agent).WherePK().Where("business_id = ?", v.BusinessID).Exec(ctx); err != nil {
+			return fmt.Errorf("update agent %s: %w", id, err)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
-	}
-	if in.WebhookURL.Set {
-		s.cfg.EndpointsChanged(v.BusinessID)
-		s.endSoon()
 	}
 	return s.Agent(ctx, v.BusinessID, id)
 }
@@ -304,22 +298,24 @@ func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *
 
 // DeleteAgent removes an agent and its implicit endpoint. What happened with it stays on record.
 func (s *Store) DeleteAgent(_ context.Context, v *Viewer, id string) error {
-	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
-		agent, err := agentIn(ctx, t.forUpdate(), v.BusinessID, id)
+	return s.Change(1024, func(ctx context.Context, t *Tx) error {
+		agent, err := agentIn(ctx, t.ForUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err
 		}
-		_, err = t.NewRaw("UPDATE agents SET deleted_at = ? WHERE business_id = ? AND id = ?", t.now, v.BusinessID, id).Exec(ctx)
+		_, err = t.NewRaw("UPDATE agents SET deleted_at = ? WHERE business_id = ? AND id = ?", t.Now, v.BusinessID, id).Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("delete agent %s: %w", id, err)
 		}
 		return s.setAgentURL(ctx, t, agent, OptionalString{Set: true})
 	})
-	if err == nil {
-		s.cfg.EndpointsChanged(v.BusinessID)
-		s.endSoon()
+}
+
+func (s *Store) setAgentURL(ctx context.Context, t *Tx, agent *Agent, url OptionalString) error {
+	if !url.Set || s.outbox == nil {
+		return nil
 	}
-	return err
+	return s.outbox.SetAgentURL(ctx, t, agent, url)
 }
 
 // ModelKey opens the business's own key for its agent's provider; empty without one.
@@ -343,13 +339,15 @@ type agentCache struct {
 
 const cachedAgents = 256
 
+const agentVersionSQL = `SELECT version FROM agents WHERE business_id = $1 AND id = $2 AND deleted_at IS NULL`
+
 // AgentOfTurn reads an agent for a turn: what it returns is shared, and not to be changed.
 func (s *Store) AgentOfTurn(ctx context.Context, business, id string) (*Agent, error) {
 	if !storable(id) { // it may be of a URL's path
 		return nil, ErrAgentNotFound
 	}
 	var version int64
-	err := s.readRow(ctx, agentVersionSQL, []any{business, id}, &version)
+	err := s.agentVersion.QueryRowContext(ctx, business, id).Scan(&version)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, ErrAgentNotFound
 	}
@@ -413,7 +411,7 @@ func (s *Store) Agents(ctx context.Context, business string, page PageInput) (*A
 
 // SetUntouchedModel sets the provider of an agent that nobody has changed since it was made.
 func (s *Store) SetUntouchedModel(_ context.Context, id string, provider ModelProvider) error {
-	return s.batcher.do(256, func(ctx context.Context, t *tx) error {
+	return s.Change(256, func(ctx context.Context, t *Tx) error {
 		_, err := t.NewUpdate().Model(&Agent{Model: Model{Provider: provider}}).Column("model").Where("id = ? AND version = 1", id).Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("set the model of agent %s: %w", id, err)

@@ -49,9 +49,9 @@ func (s *Store) CreateBusiness(ctx context.Context, in BusinessInput) (*NewBusin
 	}
 	made := &NewBusiness{APIKey: in.APIKey, Token: in.Token}
 	existing := false
-	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
+	err := s.Change(1024, func(ctx context.Context, t *Tx) error {
 		existing = false
-		made.Business = &Business{ID: newID("biz"), Name: in.Name, CreatedAt: t.now}
+		made.Business = &Business{ID: NewID("biz"), Name: in.Name, CreatedAt: t.Now}
 		if in.IfEmpty {
 			// The settings row stands for "the first business was made": whoever inserts it makes it.
 			res, err := t.NewRaw("INSERT INTO settings (name, value) SELECT 'bootstrapped', ? WHERE NOT EXISTS (SELECT 1 FROM businesses) ON CONFLICT DO NOTHING",
@@ -68,15 +68,15 @@ func (s *Store) CreateBusiness(ctx context.Context, in BusinessInput) (*NewBusin
 			return err
 		}
 		credentials := []*Credential{
-			newCredential(made.Business.ID, KindAPIKey, "first key", "", in.APIKey, t.now),
-			newCredential(made.Business.ID, KindAccessToken, "first token", ScopeAdmin, in.Token, t.now),
+			newCredential(made.Business.ID, KindAPIKey, "first key", "", in.APIKey, t.Now),
+			newCredential(made.Business.ID, KindAccessToken, "first token", ScopeAdmin, in.Token, t.Now),
 		}
 		if _, err := t.NewInsert().Model(&credentials).Returning("NULL").Exec(ctx); err != nil {
 			return err
 		}
 		if in.Agent != nil {
 			agent := *in.Agent
-			agent.BusinessID, agent.Version, agent.CreatedAt, agent.UpdatedAt = made.Business.ID, 1, t.now, t.now
+			agent.BusinessID, agent.Version, agent.CreatedAt, agent.UpdatedAt = made.Business.ID, 1, t.Now, t.Now
 			if _, err := t.NewInsert().Model(&agent).Returning("NULL").Exec(ctx); err != nil {
 				return err
 			}

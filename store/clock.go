@@ -30,8 +30,8 @@ const (
 	clockReadings = 3
 )
 
-// syncClock reads the database's clock, over a connection that stands: to dial, and to be let in, takes longer than to ask.
-func (s *Store) syncClock(ctx context.Context) error {
+// SyncClock reads the database's clock, over a connection that stands: to dial, and to be let in, takes longer than to ask.
+func (s *Store) SyncClock(ctx context.Context) error {
 	if !s.remote() {
 		return nil
 	}

@@ -14,18 +14,6 @@ type AgentConnection struct {
 // Nodes are the agents of the page.
 func (c *AgentConnection) Nodes() []*Agent { return nodes(c.Edges) }
 
-// DeliveryEdge is a delivery with its cursor.
-type DeliveryEdge = Edge[*Delivery]
-
-// DeliveryConnection is a page of deliveries.
-type DeliveryConnection struct {
-	Edges    []DeliveryEdge
-	PageInfo PageInfo
-}
-
-// Nodes are the deliveries of the page.
-func (c *DeliveryConnection) Nodes() []*Delivery { return nodes(c.Edges) }
-
 // EventEdge is an event with its cursor, at which the feed goes on after it.
 type EventEdge = Edge[*Event]
 

@@ -56,7 +56,7 @@ func hashSecret(secret string) string {
 
 func newCredential(business string, kind CredentialKind, name string, scope Scope, secret string, now Time) *Credential {
 	return &Credential{
-		ID: newID("crd"), BusinessID: business, Kind: kind, Name: name, Scope: scope, Hash: hashSecret(secret),
+		ID: NewID("crd"), BusinessID: business, Kind: kind, Name: name, Scope: scope, Hash: hashSecret(secret),
 		Prefix: secret[:min(8, len(secret))], CreatedAt: now,
 	}
 }
@@ -86,6 +86,9 @@ func (v *Viewer) RequireChat() error {
 	return v.Require(ScopeOperate)
 }
 
+const authenticateSQL = `SELECT id, business_id, kind, name, scope, hash, prefix, created_at, last_used_at FROM credentials
+	WHERE hash = $1 AND kind = $2 AND revoked_at IS NULL`
+
 // lastUsedStep is how exact Credential.LastUsedAt is: a write a minute and credential at most.
 const lastUsedStep = time.Minute
 
@@ -100,7 +103,7 @@ func (s *Store) Authenticate(ctx context.Context, kind CredentialKind, secret st
 		return nil, ErrUnauthenticated
 	}
 	c := new(Credential)
-	err := s.readRow(ctx, authenticateSQL, []any{hashSecret(secret), kind},
+	err := s.authenticate.QueryRowContext(ctx, hashSecret(secret), string(kind)).Scan(
 		&c.ID, &c.BusinessID, &c.Kind, &c.Name, &c.Scope, &c.Hash, &c.Prefix, &c.CreatedAt, &c.LastUsedAt)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, ErrUnauthenticated
@@ -119,10 +122,10 @@ func (s *Store) Authenticate(ctx context.Context, kind CredentialKind, secret st
 
 // touch notes that a credential was used. Nobody waits for it, and a server too busy to write it leaves it for the next use.
 func (s *Store) touch(id string, now Time) {
-	s.batcher.post(128, func(ctx context.Context, t *tx) error {
-		_, err := t.NewRaw("UPDATE credentials SET last_used_at = ? WHERE id = ? AND (last_used_at IS NULL OR last_used_at < ?)",
-			now, id, now.Add(-lastUsedStep)).Exec(ctx)
-		return err
+	s.post(128, func(_ context.Context, t *Tx) error {
+		t.Exec(`UPDATE credentials SET last_used_at = $1 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $3)`,
+			int64(now), id, int64(now.Add(-lastUsedStep)))
+		return nil
 	})
 }
 
@@ -171,7 +174,7 @@ func (s *Store) createCredential(v *Viewer, kind CredentialKind, name string, sc
 		return nil, err
 	}
 	made := &NewCredential{Secret: newSecret(kind)}
-	err := s.batcher.do(512, func(ctx context.Context, t *tx) error {
+	err := s.Change(512, func(ctx context.Context, t *Tx) error {
 		if err := lockCredentials(ctx, t, v.BusinessID); err != nil {
 			return err
 		}
@@ -183,7 +186,7 @@ func (s *Store) createCredential(v *Viewer, kind CredentialKind, name string, sc
 			sentence := fmt.Sprintf("a business may have %d live API keys and access tokens: revoke one first", s.cfg.MaxCredentials)
 			return &Error{Code: CodeInvalid, Reason: "limit_reached", Message: sentence}
 		}
-		made.Credential = newCredential(v.BusinessID, kind, name, scope, made.Secret, t.now)
+		made.Credential = newCredential(v.BusinessID, kind, name, scope, made.Secret, t.Now)
 		if _, err := t.NewInsert().Model(made.Credential).Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("insert a credential: %w", err)
 		}
@@ -197,7 +200,7 @@ func (s *Store) createCredential(v *Viewer, kind CredentialKind, name string, sc
 
 // lockCredentials lets one change of a business's credentials at a time count them. It is a lock of its own, as that of
 // roomForEndpoint is, and for the same reason.
-func lockCredentials(ctx context.Context, t *tx, business string) error {
+func lockCredentials(ctx context.Context, t *Tx, business string) error {
 	if !t.remote {
 		return nil
 	}
@@ -227,12 +230,12 @@ func (s *Store) RevokeAccessToken(_ context.Context, v *Viewer, id string) (*Cre
 
 func (s *Store) revoke(v *Viewer, kind CredentialKind, id string, notFound error) (*Credential, error) {
 	var revoked *Credential
-	err := s.batcher.do(256, func(ctx context.Context, t *tx) error {
+	err := s.Change(256, func(ctx context.Context, t *Tx) error {
 		if err := lockCredentials(ctx, t, v.BusinessID); err != nil {
 			return err
 		}
 		revoked = new(Credential)
-		err := t.forUpdate().Model(revoked).Where("id = ? AND business_id = ? AND kind = ?", id, v.BusinessID, kind).Scan(ctx)
+		err := t.ForUpdate().Model(revoked).Where("id = ? AND business_id = ? AND kind = ?", id, v.BusinessID, kind).Scan(ctx)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			return notFound
@@ -251,7 +254,7 @@ func (s *Store) revoke(v *Viewer, kind CredentialKind, id string, notFound error
 				return errLastAdminToken
 			}
 		}
-		now := t.now
+		now := t.Now
 		revoked.RevokedAt = &now
 		if _, err := t.NewUpdate().Model(revoked).Column("revoked_at").WherePK().Exec(ctx); err != nil {
 			return fmt.Errorf("revoke credential %s: %w", id, err)

@@ -2,13 +2,13 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/uptrace/bun"
@@ -30,8 +30,22 @@ type Event struct {
 	Timestamp      Time      `bun:"timestamp"`
 	Body           Text      `bun:"body"`
 
+	// Recipients are the endpoints for which a delivery of it was made, as the transaction that stored it knows them: up to
+	// MaxRecipients, and MoreRecipients says whether there are others.
+	Recipients     []Recipient `bun:"-"`
+	MoreRecipients bool        `bun:"-"`
+
 	details atomic.Pointer[Details] // read once, for all who show the event
 }
+
+// Recipient is an endpoint that gets an event, with its epoch at that moment.
+type Recipient struct {
+	EndpointID string
+	Epoch      int64
+}
+
+// MaxRecipients is how many recipients the bell tells of.
+const MaxRecipients = 32
 
 // Text is a document in a TEXT column, kept as the bytes that it is.
 type Text []byte
@@ -90,7 +104,7 @@ type subject struct {
 // newEvent makes the event and its document; payload is the rest of `event.data`, by type (docs/events.md).
 func newEvent(business string, channel Channel, now Time, about subject, payload any) (*Event, error) {
 	e := &Event{
-		ID: newID("evt"), BusinessID: business, Type: about.Type, Channel: channel, Timestamp: now,
+		ID: NewID("evt"), BusinessID: business, Type: about.Type, Channel: channel, Timestamp: now,
 		AgentID: about.AgentID, ConversationID: about.ConversationID, SessionID: about.SessionID,
 	}
 	head, err := encode(about)
@@ -232,108 +246,24 @@ func (f *EventFilter) where(q *bun.SelectQuery) *bun.SelectQuery {
 	return q
 }
 
-// numberEvents takes the businesses' next sequences for the transaction's events, which keep the order they were made in, and
-// returns the endpoints of these businesses. The businesses are locked in ascending order of id, until the commit: that is what
-// makes sequence order commit order.
-func (s *Store) numberEvents(ctx context.Context, t *tx) ([]*Endpoint, error) {
-	of := map[string][]*Event{}
-	for _, e := range t.events {
-		of[e.BusinessID] = append(of[e.BusinessID], e)
-	}
-	businesses := slices.Sorted(maps.Keys(of))
-	last := make(map[string]int64, len(of))
-	var endpoints []*Endpoint
-	var err error
-	if t.remote {
-		endpoints, err = s.numberAtOnce(ctx, t, businesses, of, last)
-	} else {
-		endpoints, err = s.numberEach(ctx, t, businesses, of, last)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("number the events of %d businesses: %w", len(of), err)
-	}
-	for _, b := range businesses {
-		for i, e := range of[b] {
-			e.Seq = last[b] - int64(len(of[b])-1-i)
-		}
-	}
-	return endpoints, nil
+// EventKind is what tells which endpoints an event is for.
+type EventKind struct {
+	BusinessID string
+	AgentID    string // empty: of no agent
+	Type       EventType
 }
 
-const numberEventsSQL = `UPDATE businesses SET seq = seq + ? WHERE id = ? RETURNING seq`
-
-const endpointsSQL = `SELECT id, business_id, agent_id, events, status FROM endpoints WHERE business_id IN ({ids}) AND deleted_at IS NULL`
-
-func (s *Store) numberEach(ctx context.Context, t *tx, businesses []string, of map[string][]*Event, last map[string]int64) ([]*Endpoint, error) {
-	for _, b := range businesses {
-		var seq int64
-		if err := t.row(ctx, numberEventsSQL, []any{len(of[b]), b}, &seq); err != nil {
-			return nil, err
-		}
-		last[b] = seq
-	}
-	var endpoints []*Endpoint
-	types := typeLists{}
-	_, err := t.query(ctx, s.endpointsSQL, []any{s.idsArg(businesses)}, func(scan func(...any) error) error {
-		p, events := new(Endpoint), ""
-		err := scan(&p.ID, &p.BusinessID, &p.AgentID, &events, &p.Status)
-		if err == nil {
-			p.Events, err = types.read(events)
-		}
-		endpoints = append(endpoints, p)
-		return err
-	})
-	return endpoints, err
+func (k EventKind) compare(other EventKind) int {
+	return cmp.Or(strings.Compare(k.BusinessID, other.BusinessID), strings.Compare(k.AgentID, other.AgentID), strings.Compare(string(k.Type), string(other.Type)))
 }
 
-// typeLists are lists of event types, by their documents: most endpoints of a business want the same.
-type typeLists map[string][]EventType
-
-func (known typeLists) read(document string) ([]EventType, error) {
-	types, read := known[document]
-	if !read {
-		if err := json.Unmarshal([]byte(document), &types); err != nil {
-			return nil, err
-		}
-		known[document] = types
+// Kind is what tells which endpoints the event is for.
+func (e *Event) Kind() EventKind {
+	k := EventKind{BusinessID: e.BusinessID, Type: e.Type}
+	if e.AgentID != nil {
+		k.AgentID = *e.AgentID
 	}
-	return types, nil
-}
-
-// numberAllSQL does both in one round trip.
-const numberAllSQL = `WITH wanted AS (SELECT new.id, new.events FROM {rows}),
-	locked AS (SELECT id FROM businesses WHERE id IN (SELECT id FROM wanted) ORDER BY id FOR NO KEY UPDATE),
-	numbered AS (UPDATE businesses SET seq = businesses.seq + wanted.events FROM wanted, locked
-		WHERE businesses.id = wanted.id AND businesses.id = locked.id RETURNING businesses.id, businesses.seq)
-	SELECT numbered.id, numbered.seq, e.id, e.agent_id, e.events, e.status
-	FROM numbered LEFT JOIN endpoints AS e ON e.business_id = numbered.id AND e.deleted_at IS NULL`
-
-var numberColumns = []column{{"id", "text"}, {"events", "bigint"}}
-
-func (s *Store) numberAtOnce(ctx context.Context, t *tx, businesses []string, of map[string][]*Event, last map[string]int64) ([]*Endpoint, error) {
-	var endpoints []*Endpoint
-	types := typeLists{}
-	_, err := t.run(ctx, s.numberAllSQL, some{len(businesses), func(i int) ([]any, error) {
-		return []any{businesses[i], int64(len(of[businesses[i]]))}, nil
-	}}, func(scan func(...any) error) error {
-		var business string
-		var seq int64
-		var id, agent, events, status *string // of an endpoint, if there is one
-		if err := scan(&business, &seq, &id, &agent, &events, &status); err != nil {
-			return err
-		}
-		last[business] = seq
-		if id == nil {
-			return nil
-		}
-		wanted, err := types.read(*events)
-		endpoints = append(endpoints, &Endpoint{ID: *id, BusinessID: business, AgentID: agent, Events: wanted, Status: EndpointStatus(*status)})
-		return err
-	})
-	if err == nil && len(last) < len(businesses) {
-		err = sql.ErrNoRows
-	}
-	return endpoints, err
+	return k
 }
 
 // EventsAfter reads up to limit events of a business after a number and up to another, oldest first.
@@ -369,6 +299,27 @@ func (s *Store) EventsByID(ctx context.Context, ids []string) (map[string]*Event
 		of[e.ID] = e
 	}
 	return of, s.testEvents(ctx, ids, of)
+}
+
+// testEvents reads events of tests by their ids, into of. They are kept beside the feed, of which they are no part.
+func (s *Store) testEvents(ctx context.Context, ids []string, of map[string]*Event) error {
+	var missing []string
+	for _, id := range ids {
+		if of[id] == nil {
+			missing = append(missing, id)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	var events []*Event
+	if err := s.read.NewSelect().Model(&events).ModelTableExpr("test_events AS event").Where("event.id IN (?)", bun.List(missing)).Scan(ctx); err != nil {
+		return fmt.Errorf("read %d events of tests: %w", len(missing), err)
+	}
+	for _, e := range events {
+		of[e.ID] = e
+	}
+	return nil
 }
 
 // Extent is what a business's feed holds: events with Pruned < seq <= Last.

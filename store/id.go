@@ -6,14 +6,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// newID makes an id: a UUIDv7 (RFC 9562) behind the prefix that names its kind, as in `evt_0197…`. Ids of one process
+// NewID makes an id: a UUIDv7 (RFC 9562) behind the prefix that names its kind, as in `evt_0197…`. Ids of one process
 // sort by the moment that they were made, which is what the keyset pages of the lists rely on.
-func newID(prefix string) string {
+func NewID(prefix string) string {
 	return prefix + "_" + uuid.Must(uuid.NewV7()).String()
 }
 
-// firstID is the least id that newID can have made at or after an instant: a UUIDv7 begins with its milliseconds.
-func firstID(prefix string, at Time) string {
+// FirstID is the least id that NewID can have made at or after an instant: a UUIDv7 begins with its milliseconds.
+func FirstID(prefix string, at Time) string {
 	var u uuid.UUID
 	var ms [8]byte
 	binary.BigEndian.PutUint64(ms[:], uint64(max(at/1000, 0)))

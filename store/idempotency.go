@@ -114,46 +114,50 @@ func (s *Store) KeptAnswer(ctx context.Context, business string, key Idempotency
 	return key.meet(ctx, s.read.NewSelect(), business, s.Now())
 }
 
-// check refuses a turn whose key is taken. From then to the commit nobody else can take it: on PostgreSQL whoever comes at the
-// same moment does not get the key's lock, and is told so at once instead of waiting, which could end in a deadlock.
-func (k *IdempotencyKey) check(ctx context.Context, t *tx, business string) error {
-	if k == nil {
-		return nil
-	}
-	if t.remote {
-		var locked bool
-		err := t.NewRaw("SELECT pg_try_advisory_xact_lock(hashtextextended(?, 0))", "key "+business+" "+k.Key).Scan(ctx, &locked)
-		if err != nil {
-			return fmt.Errorf("lock an idempotency key: %w", err)
-		}
-		if !locked {
-			return ErrKeyInFlight
-		}
-	}
-	answer, err := k.meet(ctx, t.NewSelect(), business, t.now)
-	if answer != nil {
-		return ErrKeyAnswered
-	}
-	return err
+// takenKey is what came of taking a key: the run whose it is now.
+type takenKey struct {
+	run  string
+	hash string
+	kept *string // the answer, if there is one
 }
 
-// claim takes a checked key for a run: one that is new, or has expired.
-func (k *IdempotencyKey) claim(ctx context.Context, t *tx, business, run string) error {
+// take queues that a run takes a key, if it is new or has expired, and the reading of whose it is then. Whoever takes the
+// same key at the same moment waits for this transaction, and finds it taken.
+func (k *IdempotencyKey) take(t *Tx, business, run string, taken *takenKey) {
+	*taken = takenKey{run: run}
 	if k == nil {
+		return
+	}
+	t.Lock(lockKeys, business+k.Key, `INSERT INTO idempotency_keys (business_id, key, request_hash, run_id, expires_at) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (business_id, key) DO UPDATE SET request_hash = excluded.request_hash, run_id = excluded.run_id, answer = NULL,
+			expires_at = excluded.expires_at WHERE idempotency_keys.expires_at <= $6`,
+		[]any{business, k.Key, k.Hash, run, int64(t.Now.Add(keptAnswers)), int64(t.Now)}, nil)
+	t.Lock(lockKeys, business+k.Key, `SELECT run_id, request_hash, answer FROM idempotency_keys WHERE business_id = $1 AND key = $2`,
+		[]any{business, k.Key}, func(scan func(...any) error) error { return scan(&taken.run, &taken.hash, &taken.kept) })
+}
+
+// refusal says why a run does not have its key; nil if it does.
+func (of *takenKey) refusal(k *IdempotencyKey, run string) error {
+	switch {
+	case k == nil || of.run == run:
 		return nil
+	case of.hash != k.Hash:
+		return ErrKeyReused
+	case of.kept == nil:
+		return &InFlightError{RunID: of.run}
 	}
-	row := &keptKey{BusinessID: business, Key: k.Key, RequestHash: k.Hash, RunID: run, ExpiresAt: t.now.Add(keptAnswers)}
-	_, err := t.NewInsert().Model(row).
-		On("CONFLICT (business_id, key) DO UPDATE").Set("request_hash = EXCLUDED.request_hash").Set("run_id = EXCLUDED.run_id").
-		Set("answer = NULL").Set("expires_at = EXCLUDED.expires_at").Returning("NULL").Exec(ctx)
-	if err != nil {
-		return fmt.Errorf("claim an idempotency key: %w", err)
+	return ErrKeyAnswered
+}
+
+// giveBack takes back that a run took the key: it is refused for another reason.
+func (k *IdempotencyKey) giveBack(t *Tx, run string) {
+	if k != nil {
+		t.Exec(`DELETE FROM idempotency_keys WHERE run_id = $1`, run)
 	}
-	return nil
 }
 
 // keep keeps a turn's answer under its key.
-func (k *IdempotencyKey) keep(ctx context.Context, t *tx, answer Answer) error {
+func (k *IdempotencyKey) keep(t *Tx, answer Answer) error {
 	if k == nil {
 		return nil
 	}
@@ -161,18 +165,6 @@ func (k *IdempotencyKey) keep(ctx context.Context, t *tx, answer Answer) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.NewRaw("UPDATE idempotency_keys SET answer = ?, expires_at = ? WHERE run_id = ?",
-		string(doc), t.now.Add(keptAnswers), answer.RunID).Exec(ctx)
-	if err != nil {
-		return fmt.Errorf("keep the answer of run %s: %w", answer.RunID, err)
-	}
-	return nil
-}
-
-// releaseKey lets a run's key go, if it has one: the run failed, and whoever asks again gets a new one.
-func releaseKey(ctx context.Context, t *tx, run string) error {
-	if _, err := t.NewRaw("DELETE FROM idempotency_keys WHERE run_id = ?", run).Exec(ctx); err != nil {
-		return fmt.Errorf("release the idempotency key of run %s: %w", run, err)
-	}
+	t.Exec(`UPDATE idempotency_keys SET answer = $1, expires_at = $2 WHERE run_id = $3`, string(doc), int64(t.Now.Add(keptAnswers)), answer.RunID)
 	return nil
 }

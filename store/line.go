@@ -33,9 +33,9 @@ const lastInLine = "~"
 // replica's clock decides who came first.
 func (s *Store) StandInLine(_ context.Context, ticket *Ticket) error {
 	place := ""
-	err := s.batcher.do(128, func(ctx context.Context, t *tx) error {
+	err := s.Change(128, func(ctx context.Context, t *Tx) error {
 		var session, last string
-		err := t.forUpdate().ModelTableExpr("sessions").Column("id").
+		err := t.ForUpdate().ModelTableExpr("sessions").Column("id").
 			Where("id = ? AND business_id = ? AND agent_id = ?", ticket.SessionID, ticket.BusinessID, ticket.AgentID).Scan(ctx, &session)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrSessionNotFound
@@ -53,7 +53,7 @@ func (s *Store) StandInLine(_ context.Context, ticket *Ticket) error {
 			}
 		}
 		place = fmt.Sprintf("%020d", number+1)
-		row := &Ticket{SessionID: ticket.SessionID, Ticket: place, AliveUntil: t.now.Add(TicketLease)}
+		row := &Ticket{SessionID: ticket.SessionID, Ticket: place, AliveUntil: t.Now.Add(TicketLease)}
 		if _, err := t.NewInsert().Model(row).Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("stand in line: %w", err)
 		}
@@ -67,10 +67,10 @@ func (s *Store) StandInLine(_ context.Context, ticket *Ticket) error {
 
 // KeepInLine keeps tickets alive that stand in line, and brings back none that has left it.
 func (s *Store) KeepInLine(_ context.Context, tickets []*Ticket) error {
-	return s.batcher.do(64*len(tickets), func(ctx context.Context, t *tx) error {
+	return s.Change(64*len(tickets), func(ctx context.Context, t *Tx) error {
 		for _, ticket := range tickets {
 			_, err := t.NewRaw("UPDATE session_line SET alive_until = ? WHERE session_id = ? AND ticket = ?",
-				t.now.Add(TicketLease), ticket.SessionID, ticket.Ticket).Exec(ctx)
+				t.Now.Add(TicketLease), ticket.SessionID, ticket.Ticket).Exec(ctx)
 			if err != nil {
 				return fmt.Errorf("keep %d tickets in line: %w", len(tickets), err)
 			}
@@ -81,13 +81,9 @@ func (s *Store) KeepInLine(_ context.Context, tickets []*Ticket) error {
 
 // LeaveLine takes a ticket out of the line.
 func (s *Store) LeaveLine(ticket *Ticket) {
-	s.batcher.post(128, func(ctx context.Context, t *tx) error { return leaveLine(ctx, t, ticket) })
+	s.post(128, func(_ context.Context, t *Tx) error { leaveLine(t, ticket); return nil })
 }
 
-func leaveLine(ctx context.Context, t *tx, ticket *Ticket) error {
-	_, err := t.NewRaw("DELETE FROM session_line WHERE session_id = ? AND ticket = ?", ticket.SessionID, ticket.Ticket).Exec(ctx)
-	if err != nil {
-		return fmt.Errorf("leave the line: %w", err)
-	}
-	return nil
+func leaveLine(t *Tx, ticket *Ticket) {
+	t.Exec(`DELETE FROM session_line WHERE session_id = $1 AND ticket = $2`, ticket.SessionID, ticket.Ticket)
 }

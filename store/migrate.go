@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -11,13 +10,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/migrate"
 )
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
+
+// Migrations that move JSON about, which the two databases take apart in words of their own.
+//
+//go:embed migrations/sqlite/*.sql
+var sqliteMigrationFiles embed.FS
+
+//go:embed migrations/postgres/*.sql
+var postgresMigrationFiles embed.FS
 
 // bringUp brings the schema to this binary's version. Every migration is one transaction with the mark that it was applied: an
 // interrupted one is done by the next start. A database that a newer binary has touched is refused, since nothing is known of what
@@ -33,29 +42,26 @@ func (s *Store) bringUp(ctx context.Context) error {
 	return errors.Join(s.migrateAlone(ctx, db), db.Close())
 }
 
-// patientDB is one connection to PostgreSQL on which a statement may take as long as it takes: the driver's own patience is for
-// what callers wait for, and an index over a large table takes minutes. It ends with ctx, and a server that does not answer any
-// more is noticed by the network's probes.
+// patientDB is one connection to PostgreSQL on which a statement may take as long as it takes: an index over a large table takes
+// minutes. It ends with ctx, and a server that does not answer any more is noticed by the network's probes.
 func (s *Store) patientDB(ctx context.Context) (*bun.DB, error) {
-	connector, err := newConnector(s.cfg.URL, "parley migration")
+	cfg, err := postgresConfig(s.cfg.URL, "parley migration")
 	if err != nil {
 		return nil, err
 	}
-	cfg := connector.Config()
-	cfg.ReadTimeout = 0
 	var dialed atomic.Bool
-	dialer := net.Dialer{Timeout: cfg.DialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeEvery, Interval: probeEvery}}
-	cfg.Dialer = func(dialing context.Context, network, addr string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: cfg.ConnectTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeEvery, Interval: probeEvery}}
+	cfg.DialFunc = func(dialing context.Context, network, addr string) (net.Conn, error) {
 		if dialed.Swap(true) { // what was locked over the first connection is not any more
 			return nil, errors.New("the connection was lost")
 		}
 		conn, err := dialer.DialContext(dialing, network, addr)
 		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the driver would wait for the answer
+			context.AfterFunc(ctx, func() { _ = conn.Close() })
 		}
 		return conn, err
 	}
-	db := sql.OpenDB(connector)
+	db := stdlib.OpenDB(*cfg)
 	db.SetMaxOpenConns(1) // the lock is the connection's
 	return bun.NewDB(db, pgdialect.New()), nil
 }
@@ -83,12 +89,41 @@ func (s *Store) migrateAlone(ctx context.Context, db *bun.DB) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	err := migrateUp(ctx, db)
+	err := refuseOldServers(ctx, db)
+	if err == nil {
+		err = migrateUp(ctx, db)
+	}
 	_, unlocking := db.ExecContext(ctx, "SELECT pg_advisory_unlock(?)", migrationLock)
 	if err == nil && unlocking != nil {
 		err = fmt.Errorf("give the migration lock back: %w", unlocking)
 	}
 	return err
+}
+
+// refuseOldServers refuses to migrate a database that a server is at work on whose deliveries were kept in other tables. One
+// that was killed looks alive until its lease ends, which is waited for.
+func refuseOldServers(ctx context.Context, db *bun.DB) error {
+	for waited := false; ; waited = true {
+		var old bool
+		if err := db.NewRaw("SELECT to_regclass('fan_outs') IS NOT NULL AND to_regclass('replicas') IS NOT NULL").Scan(ctx, &old); err != nil || !old {
+			return err
+		}
+		var left int64 // microseconds
+		err := db.NewRaw(`SELECT COALESCE(MAX(alive_until), 0) - (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT FROM replicas`).Scan(ctx, &left)
+		switch {
+		case err != nil:
+			return fmt.Errorf("read which servers are alive: %w", err)
+		case left <= 0:
+			return nil
+		case waited:
+			return errors.New("a server of an earlier version is at work on this database: stop all of them, then start this one")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration(left)*time.Microsecond + 100*time.Millisecond):
+		}
+	}
 }
 
 // migrationLock is the advisory lock under which one of the servers that start at once migrates; the others wait, and find it
@@ -97,7 +132,11 @@ const migrationLock = 0x7061726c6579 // "parley"
 
 func migrateUp(ctx context.Context, db *bun.DB) error {
 	migrations := migrate.NewMigrations()
-	if err := migrations.Discover(migrationFiles); err != nil {
+	own := sqliteMigrationFiles
+	if db.Dialect().Name() == dialect.PG {
+		own = postgresMigrationFiles
+	}
+	if err := errors.Join(migrations.Discover(migrationFiles), migrations.Discover(own)); err != nil {
 		return fmt.Errorf("read the migrations of this binary: %w", err)
 	}
 	m := migrate.NewMigrator(db, migrations, migrate.WithTableName("migrations"), migrate.WithLocksTableName("migration_locks"),

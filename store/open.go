@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,71 +31,64 @@ type Config struct {
 	// maintenance commands may work beside it.
 	Exclusive bool
 
-	SessionTTL    time.Duration // sliding time-to-live of a session
-	FirstLease    time.Duration // how long a fresh delivery is left to the stream before it is due in SQL
-	Retention     time.Duration // how long events, deliveries and messages are kept
-	MaxEndpoints  int           // enabled endpoints a business; 0: 100
-	CheckURL      func(raw string) Faults
+	SessionTTL    time.Duration           // sliding time-to-live of a session
+	Retention     time.Duration           // how long events, deliveries and messages are kept
+	CheckURL      func(raw string) Faults // of a webhook
 	CheckModelURL func(raw string) Faults
 	CheckSchema   func(schema JSONObject) Faults // of a tool's parameters
 	CheckPrompt   func(prompt string) Faults
-	NewSecret     func() string // makes the signing secret of an endpoint
 
 	MaxCredentials int // live API keys and access tokens a business; 0: 100
 	// Price is what a model costs just now: a run keeps what it cost when it ended. Nil: nothing is known of any.
 	Price func(model string) (Price, bool)
 
-	// Ringing says whether the stream works just now. If not, fresh deliveries are due in SQL at once. Nil: it does not.
-	Ringing func() bool
 	// Committed is told of the events of each committed batch, in order within a business. It must not block.
 	Committed func([]*Event)
-	// EndpointsChanged is told of a business whose endpoints, or what waits for them, were changed, after the commit. It must
-	// not block.
-	EndpointsChanged func(business string)
-	// DeliveriesWaiting is told of deliveries that were made due again, or of none in particular, after the commit. It must not
-	// block.
-	DeliveriesWaiting func(business string, deliveries ...string)
-	// DeliveriesEnded is told of deliveries that ended because their endpoint did, after the commit. It must not block.
-	DeliveriesEnded func(business string, deliveries ...string)
-	// EndpointGrace is for how long an endpoint's deliveries may fail without one success before it is disabled; 0: 72 h.
-	EndpointGrace time.Duration
 
 	Log *slog.Logger
 }
 
+// Outbox is what store asks of the deliveries of its events (package store/hook).
+type Outbox interface {
+	// DeliveriesFor queues what tells which endpoints want events of some kinds. What it returns adds the deliveries of the
+	// events, once that was read, and may say ErrTooManyRows where the batch can be divided.
+	DeliveriesFor(t *Tx, kinds []EventKind) func(events []*Event) error
+	// SetAgentURL gives an agent its own webhook URL, changes it, or takes it away.
+	SetAgentURL(ctx context.Context, t *Tx, agent *Agent, url OptionalString) error
+	// Prune removes a bounded part of the deliveries of a business's events, oldest first, up to a number and never past what
+	// still waits, unless force. It returns the number up to which there are none any more.
+	Prune(ctx context.Context, t *Tx, business string, upTo int64, force bool) (int64, error)
+	// PruneOld removes a bounded part of what is older than before and belongs to no event, and says whether there may be more.
+	PruneOld(ctx context.Context, t *Tx, before Time) (more bool, err error)
+}
+
+// SetOutbox has deliveries made from now on. It comes before the first write.
+func (s *Store) SetOutbox(o Outbox) { s.outbox = o }
+
 // Store is an open database. Its methods are safe for concurrent use.
 type Store struct {
 	cfg     Config
+	outbox  Outbox
 	db      *bun.DB // the writer: for SQLite a single connection
 	read    *bun.DB // readers, beside the writer
-	keyed   *bun.DB // of the hot reads: on PostgreSQL connections of their own, on SQLite the readers'
+	keyed   *bun.DB // of what every request reads: connections of their own, which need not wait behind lists
 	leases  *bun.DB // on PostgreSQL one connection of their own, and the clock's: they must not wait behind whoever reads
 	sealer  *Sealer
 	batcher *batcher
-	worker  *batcher  // of the delivery worker's writes: on PostgreSQL another connection's, on SQLite the same
-	pools   []*bun.DB // on PostgreSQL, beside that of db and read
+	aside   *batcher   // of what is written in bulk: on PostgreSQL over another connection, on SQLite the same
+	pools   []*pool    // on PostgreSQL, beside that of db and read
+	servers generation // of PostgreSQL, that the URL has led to
 	unlock  func() error
 	log     *slog.Logger
+	tables  map[reflect.Type]*table
 
-	hotReads                 hot
-	hotWrites                []string
-	insertions               map[reflect.Type]*insertion
-	outcomesSQL              *bulk
-	turnsSQL, eventsSQL      *fused
-	freshJobsSQL, targetsSQL string
-	endpointsSQL             string
-	fanOutsSQL               string
-	lockFanOutsSQL           string
-	healthSQL                string
-	bornSQL                  *bulk
-	forgetFanOutsSQL         *bulk
-	batchSQL, numberAllSQL   *bulk // on PostgreSQL alone, as the next
-	stepsSQL                 *fused
+	authenticate, agentVersion *sql.Stmt // what every request reads
 
-	opened  openedSecrets
-	agents  agentCache
-	clock   atomic.Pointer[reading] // of the database; nil for SQLite
-	endings chan struct{}           // RunEndings is to look: one waits at most
+	statementsMu sync.Mutex // guards statements
+	statements   map[string]*sql.Stmt
+
+	agents agentCache
+	clock  atomic.Pointer[reading] // of the database; nil for SQLite
 }
 
 // Open opens the database, brings its schema up to date, and starts the commit batcher. Close it after use.
@@ -102,26 +96,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.MaxEndpoints == 0 {
-		cfg.MaxEndpoints = 100
-	}
 	if cfg.MaxCredentials == 0 {
 		cfg.MaxCredentials = 100
 	}
 	if cfg.Price == nil {
 		cfg.Price = func(string) (Price, bool) { return Price{}, false }
-	}
-	if cfg.EndpointsChanged == nil {
-		cfg.EndpointsChanged = func(string) {}
-	}
-	if cfg.DeliveriesWaiting == nil {
-		cfg.DeliveriesWaiting = func(string, ...string) {}
-	}
-	if cfg.DeliveriesEnded == nil {
-		cfg.DeliveriesEnded = func(string, ...string) {}
-	}
-	if cfg.EndpointGrace == 0 {
-		cfg.EndpointGrace = 72 * time.Hour
 	}
 	none := func(string) Faults { return nil }
 	if cfg.CheckURL == nil {
@@ -136,7 +115,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.CheckSchema == nil {
 		cfg.CheckSchema = func(JSONObject) Faults { return nil }
 	}
-	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }, endings: make(chan struct{}, 1)}
+	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }, statements: map[string]*sql.Stmt{}}
 	var err error
 	switch {
 	case IsPostgres(cfg.URL):
@@ -151,16 +130,17 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	err = s.bringUp(ctx)
 	if err == nil {
-		err = s.syncClock(ctx)
+		err = s.SyncClock(ctx)
 	}
 	if err == nil {
 		err = s.openSealer(ctx)
 	}
 	if err == nil {
-		err = s.openHot(ctx)
+		err = s.prepareReads(ctx)
 	}
 	if err == nil {
-		err = s.startBatchers(ctx)
+		s.openTables()
+		err = s.startBatchers()
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.closeConnections())
@@ -169,25 +149,32 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 }
 
 // startBatchers starts the writers. On PostgreSQL each has a connection of its own, on which its statements stay prepared.
-func (s *Store) startBatchers(ctx context.Context) (err error) {
+func (s *Store) startBatchers() error {
 	if !s.remote() {
-		s.batcher, err = s.startBatcher(ctx, s.db)
-		s.worker = s.batcher
+		s.batcher = s.startBatcher(&pool{s.db})
+		s.aside = s.batcher
+		return nil
+	}
+	chats, err := s.anotherPool(1, byKey)
+	if err != nil {
 		return err
 	}
-	for _, b := range []**batcher{&s.batcher, &s.worker} {
-		var db *bun.DB
-		if db, err = s.anotherPool(1, byKey); err != nil {
-			break
-		}
-		if *b, err = s.startBatcher(ctx, db); err != nil {
-			break
+	aside, err := s.anotherPool(1, byKey)
+	if err != nil {
+		return err
+	}
+	s.batcher, s.aside = s.startBatcher(chats), s.startBatcher(aside)
+	return nil
+}
+
+// prepareReads prepares what every request reads: to parse and plan it costs three times as much as to run it.
+func (s *Store) prepareReads(ctx context.Context) (err error) {
+	for stmt, text := range map[**sql.Stmt]string{&s.authenticate: authenticateSQL, &s.agentVersion: agentVersionSQL} {
+		if *stmt, err = s.keyed.DB.PrepareContext(ctx, text); err != nil { //nolint:sqlclosecheck // it lives as long as its pool
+			return fmt.Errorf("prepare %q: %w", text, err)
 		}
 	}
-	if err != nil && s.batcher != nil {
-		s.batcher.stop()
-	}
-	return err
+	return nil
 }
 
 // IsPostgres says whether a database URL names PostgreSQL.
@@ -249,7 +236,10 @@ func (s *Store) openSQLite(ctx context.Context) error {
 	if s.read, err = open("&_pragma=query_only(true)&_pragma=cache_size(-2048)", 4); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.unlock())
 	}
-	s.keyed = s.read
+	if s.keyed, err = open("&_pragma=query_only(true)&_pragma=cache_size(-2048)", 1); err != nil {
+		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.read.Close(), s.unlock())
+	}
+	s.pools = append(s.pools, &pool{s.keyed})
 	return nil
 }
 
@@ -287,19 +277,25 @@ func createPrivate(path string) error {
 }
 
 func (s *Store) openPostgres(ctx context.Context) error {
-	var err error
-	if s.db, err = openPool(s.cfg.URL, readers, inOrder); err != nil {
+	readers, err := openPool(s.cfg.URL, readers, &s.servers, inOrder)
+	if err != nil {
 		return err
 	}
-	s.read = s.db
-	if s.leases, err = s.anotherPool(1); err == nil {
-		s.keyed, err = s.anotherPool(hotReaders, byKey)
+	s.db, s.read = readers.DB, readers.DB
+	var of *pool
+	if of, err = s.anotherPool(1); err == nil {
+		s.leases = of.DB
+		of, err = s.anotherPool(keyedReaders, byKey)
 	}
 	if err == nil {
+		s.keyed = of.DB
 		if err = s.db.PingContext(ctx); err != nil {
 			u, _ := url.Parse(s.cfg.URL) // as openPool did
 			err = fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err)
 		}
+	}
+	if err == nil {
+		err = s.refusePooler(ctx)
 	}
 	if err != nil {
 		return errors.Join(err, s.closeConnections())
@@ -308,34 +304,46 @@ func (s *Store) openPostgres(ctx context.Context) error {
 }
 
 // anotherPool opens a pool that is closed with the store.
-func (s *Store) anotherPool(connections int, params ...map[string]any) (*bun.DB, error) {
-	db, err := openPool(s.cfg.URL, connections, params...)
+func (s *Store) anotherPool(connections int, params ...map[string]string) (*pool, error) {
+	of, err := openPool(s.cfg.URL, connections, &s.servers, params...)
 	if err == nil {
-		s.pools = append(s.pools, db)
+		s.pools = append(s.pools, of)
 	}
-	return db, err
+	return of, err
 }
 
 // The connections to PostgreSQL beside those of the leases and the batchers. What every turn and every delivery reads does not wait
 // behind lists.
 const (
-	readers    = 14
-	hotReaders = 6
+	readers      = 14
+	keyedReaders = 6
 )
 
 // remote says whether a connection to the database can be lost while the database lives on.
 func (s *Store) remote() bool { return IsPostgres(s.cfg.URL) }
 
-// Ping answers whether the database can be read.
+// Ping answers whether the database takes writes. A server that does not, which PostgreSQL's address may lead to for a
+// moment, is left for whatever the address leads to next.
 func (s *Store) Ping(ctx context.Context) error {
-	var one int
-	return s.read.NewRaw("SELECT 1").Scan(ctx, &one)
+	if !s.remote() {
+		var one int
+		return s.read.NewRaw("SELECT 1").Scan(ctx, &one)
+	}
+	var standby bool
+	if err := s.read.NewRaw("SELECT pg_is_in_recovery()").Scan(ctx, &standby); err != nil {
+		return err
+	}
+	if standby {
+		s.moved()
+		return errors.New("the database is a standby, which takes no writes")
+	}
+	return nil
 }
 
 // Close commits what waits, and closes the database.
 func (s *Store) Close() error {
 	s.batcher.stop()
-	s.worker.stop()
+	s.aside.stop()
 	return s.closeConnections()
 }
 

@@ -86,6 +86,37 @@ func (p PageInput) after(q *bun.SelectQuery, column string, o order) (*bun.Selec
 // pagesAtOnce is how many pages one statement reads: SQLite takes 500 parts of a compound statement.
 const pagesAtOnce = 100
 
+// Place is what stood behind the page's After cursor; empty for the first page.
+func (p PageInput) Place() (string, Faults) {
+	faults := p.validate()
+	if p.After == nil {
+		return "", faults
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(*p.After)
+	place, ok := strings.CutPrefix(string(raw), rowCursor)
+	if err != nil || !ok || !storable(place) {
+		faults = append(faults, valueError("this is not a cursor of this list").Under("after")...)
+	}
+	return place, faults
+}
+
+// PageOf makes the edges of a page out of rows, of which there may be one more than it takes: then there is a next page.
+// place is what a cursor of the list stands for.
+func PageOf[T any](rows []T, p PageInput, place func(T) string) ([]Edge[T], PageInfo) {
+	return pageOf(rows, p, place)
+}
+
+// Nodes are the rows of edges.
+func Nodes[T any](edges []Edge[T]) []T { return nodes(edges) }
+
+// AtOnce is one statement of several pages: each comes from its index.
+func (s *Store) AtOnce(pages ...*bun.SelectQuery) *bun.RawQuery { return s.atOnce(pages...) }
+
+// EachAtOnce makes the page of each key, and has up to 100 of them read together. A key may stand there twice.
+func (s *Store) EachAtOnce(keys []string, page func(key string) (*bun.SelectQuery, error), read func(pages []*bun.SelectQuery, keys []string) error) error {
+	return s.eachAtOnce(keys, page, read)
+}
+
 // eachAtOnce makes the page of each key, and has up to 100 of them read together. A key may stand there twice.
 func (s *Store) eachAtOnce(keys []string, page func(key string) (*bun.SelectQuery, error), read func(pages []*bun.SelectQuery, keys []string) error) error {
 	for chunk := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(keys))), pagesAtOnce) {

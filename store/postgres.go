@@ -10,207 +10,226 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
-	"github.com/uptrace/bun/driver/pgdriver"
-
-	"parley/alive"
 )
 
+// PostgreSQL is reached by pgx, under database/sql and bun. Queries of bun hold their values, and are not prepared (exec
+// mode): pgx would keep a statement for each text. What the batchers run is prepared by its text, in Tx.Send.
+
 // A server that falls asleep in the middle of a transaction would keep its locks, and with them its shards, from those that are
-// awake: PostgreSQL ends a session that leaves a transaction alone for as long as a shard's lease.
+// awake: PostgreSQL ends a session that leaves a transaction alone for as long as idleInTransaction.
 //
 // To compile a query takes longer than any of ours runs.
-var always = map[string]any{"idle_in_transaction_session_timeout": fmt.Sprint(ShardLease.Milliseconds()), "jit": "off"}
+var always = map[string]string{"idle_in_transaction_session_timeout": strconv.FormatInt(idleInTransaction.Milliseconds(), 10), "jit": "off"}
 
-// byKey is how the connections plan on which statements stay prepared. These find rows by their keys. To plan anew each time, as
-// PostgreSQL likes to where arrays are given, takes longer than most of them run: so plans stay, but not for long. While a table is
-// empty it costs nothing to read an index of it as a whole, and that plan must not be there any more when it has grown.
-var byKey = map[string]any{
+const idleInTransaction = 3 * time.Second
+
+// byKey is how the connections plan on which statements stay prepared: these find rows by their keys, and to plan anew each
+// time takes longer than most of them run.
+var byKey = map[string]string{
 	"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "plan_cache_mode": "force_generic_plan",
 }
 
 // inOrder is how all else is planned: lists are read by an index, in its order, and what is looked up for each of their rows by its key. As
 // long as statistics lag behind, or a table is small, PostgreSQL would rather sort a business's deliveries, or read all endpoints
 // again for each of 100,000 of them, which took 12 s.
-var inOrder = map[string]any{"enable_seqscan": "off", "enable_bitmapscan": "off"}
+var inOrder = map[string]string{"enable_seqscan": "off", "enable_bitmapscan": "off"}
 
-// newConnector reads a database URL, and never says a password that stands in it.
-func newConnector(raw, as string) (*pgdriver.Connector, error) {
+// answerWithin is how long PostgreSQL may be silent in the middle of a statement: a peer that hangs does not end its
+// connections. A migration may take as long as it takes.
+const answerWithin = 10 * time.Second
+
+// pool is a pool of connections.
+type pool struct{ *bun.DB }
+
+// postgresConfig reads a database URL, and never says a password that stands in it.
+func postgresConfig(raw, as string) (*pgx.ConnConfig, error) {
 	u, err := url.Parse(raw)
-	if err != nil || u.Host == "" || u.User != nil && u.User.Username() == "" { // the driver panics at a user without a name
+	if err != nil || u.Host == "" || u.User != nil && u.User.Username() == "" {
 		return nil, errors.New("the database URL does not parse as postgres://user:password@host/database")
 	}
-	made, err := pgdriver.NewDriver().OpenConnector(raw)
+	cfg, err := pgx.ParseConfig(raw)
 	if err != nil {
+		var parse *pgconn.ParseConfigError
+		if errors.As(err, &parse) && parse.Unwrap() != nil {
+			err = parse.Unwrap()
+		}
 		return nil, fmt.Errorf("the database URL: %w", err)
 	}
-	connector := made.(*pgdriver.Connector)
-	connector.Config().AppName = as
-	return connector, nil
+	cfg.RuntimeParams["application_name"] = as
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
+	cfg.ConnectTimeout = 5 * time.Second
+	// An address may lead to a standby for a moment, while its roles are changed: nothing could be written there.
+	cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	return cfg, nil
 }
 
-func openPool(url string, connections int, params ...map[string]any) (*bun.DB, error) {
-	connector, err := newConnector(url, "parley")
+// openPool opens a pool of some connections to PostgreSQL. A connection is used again only if its other end has not closed
+// it, and if nothing was heard since of another server that takes its place (Store.moved).
+func openPool(raw string, connections int, age *generation, params ...map[string]string) (*pool, error) {
+	cfg, err := postgresConfig(raw, "parley")
 	if err != nil {
 		return nil, err
-	}
-	set := connector.Config().ConnParams // of the URL
-	if set == nil {
-		set = map[string]any{}
 	}
 	for _, p := range append(params, always) {
-		maps.Copy(set, p)
+		maps.Copy(cfg.RuntimeParams, p)
 	}
-	connector.Config().ConnParams = set
-	dial := connector.Config().Dialer
-	connector.Config().Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		if to, ok := ctx.Value(dialled{}).(*net.Conn); ok {
-			*to = conn
+	dialer := &net.Dialer{Timeout: cfg.ConnectTimeout}
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
 		}
-		return conn, err
+		return &patientConn{Conn: conn, patience: answerWithin}, nil
 	}
-	_, plansStay := set["plan_cache_mode"]
-	db := sql.OpenDB(pgConnector{connector, plansStay})
+	db := stdlib.OpenDB(*cfg, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }),
+		stdlib.OptionAfterConnect(func(_ context.Context, conn *pgx.Conn) error {
+			conn.PgConn().CustomData()[generationKey] = age.now()
+			return nil
+		}),
+		stdlib.OptionResetSession(func(_ context.Context, conn *pgx.Conn) error {
+			if conn.PgConn().CustomData()[generationKey] != age.now() || !idle(conn.PgConn().Conn()) {
+				return driver.ErrBadConn
+			}
+			return nil
+		}))
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
-	return bun.NewDB(db, pgdialect.New()), nil
+	return &pool{bun.NewDB(db, pgdialect.New())}, nil
 }
 
-// pgConnector makes connections that end with their first failure, and are not used again when their other end has closed them. The
-// driver sees to the first for plain statements, and not for prepared ones: a connection that had timed out there would go back to
-// the pool with its answer still to come, and give it to whoever asks next.
-type pgConnector struct {
-	*pgdriver.Connector
-	plansStay bool
+const generationKey = "parley generation"
+
+// generation counts the times that the database's address was found to lead to another server.
+type generation struct {
+	mu sync.Mutex // guards n
+	n  int
 }
 
-// dialled is the key of a context under which the dialler leaves the bare connection.
-type dialled struct{}
-
-// Plans stay for longer and longer, up to plansStayFor: tables grow fastest when they are new.
-const (
-	plansStayFirst = 100 * time.Millisecond
-	plansStayFor   = 10 * time.Second
-)
-
-func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	pg := new(pgConn)
-	conn, err := c.Connector.Connect(context.WithValue(ctx, dialled{}, &pg.bare))
-	if err != nil {
-		return nil, err
+func (g *generation) now() int {
+	if g == nil {
+		return 0
 	}
-	pg.Conn = conn.(*pgdriver.Conn)
-	if c.plansStay {
-		pg.plansStay, pg.planAt = plansStayFirst, time.Now().Add(plansStayFirst)
-	}
-	return pg, nil
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.n
 }
 
-type pgConn struct {
-	*pgdriver.Conn
-	bare net.Conn // below what encrypts it
-
-	planAt    time.Time // when it is to plan anew; zero: whenever PostgreSQL thinks best
-	plansStay time.Duration
+func (g *generation) next() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.n++
 }
 
-// check ends the connection after a failure that is not the database's own word on a statement.
-func (c *pgConn) check(err error) error {
-	var said pgdriver.Error
-	if err == nil || errors.As(err, &said) && !fatal(said) {
-		return err
+// moved has all connections made anew, each before it is used again: the server at their other end takes no writes.
+func (s *Store) moved() { s.servers.next() }
+
+// patientConn ends a read that nothing comes of. Its own deadlines, which pgx sets where a context ends, come first.
+type patientConn struct {
+	net.Conn
+	patience time.Duration
+
+	mu  sync.Mutex // guards set
+	set bool       // a deadline of pgx's is in force
+}
+
+func (c *patientConn) Read(b []byte) (int, error) {
+	c.mu.Lock()
+	if !c.set {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(c.patience))
 	}
-	_ = c.Close()
+	c.mu.Unlock()
+	return c.Conn.Read(b)
+}
+
+func (c *patientConn) SetDeadline(at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.set = !at.IsZero()
+	return c.Conn.SetDeadline(at)
+}
+
+func (c *patientConn) SetReadDeadline(at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.set = !at.IsZero()
+	return c.Conn.SetReadDeadline(at)
+}
+
+// NetConn is the bare connection.
+func (c *patientConn) NetConn() net.Conn { return c.Conn }
+
+// idle says whether a connection may be used again: nothing has come over it, not even its end.
+func idle(conn net.Conn) bool {
+	for {
+		below, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return alive(conn)
+		}
+		conn = below.NetConn()
+	}
+}
+
+// collided says whether the database rolled a transaction back for the sake of another replica's: it is to be repeated.
+func collided(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "40P01" || pg.Code == "40001")
+}
+
+// atStandby says whether the server that was asked takes no writes.
+func atStandby(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "25006"
+}
+
+// endAtStandby ends a connection whose server takes no writes: the next one may lead to one that does.
+func endAtStandby(ctx context.Context, conn *pgx.Conn, err error) error {
+	if atStandby(err) {
+		_ = conn.Close(ctx)
+	}
 	return err
 }
 
-// fatal says whether PostgreSQL ended the connection with this error.
-func fatal(said pgdriver.Error) bool { return said.Field('V') == "FATAL" || said.Field('V') == "PANIC" }
-
-// ResetSession is asked before the pool gives the connection out again.
-func (c *pgConn) ResetSession(ctx context.Context) error {
-	if !alive.Idle(c.bare) {
-		return driver.ErrBadConn
+// lost says whether err tells of a lost connection, rather than being the database's own word on a statement.
+func lost(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Severity == "FATAL" || pg.Severity == "PANIC" || pg.Code == "25006" ||
+			strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P") // connection exceptions, shutdown
 	}
-	if !c.planAt.IsZero() && time.Now().After(c.planAt) {
-		c.plansStay = min(2*c.plansStay, plansStayFor)
-		c.planAt = time.Now().Add(c.plansStay)
-		if _, err := c.ExecContext(ctx, "DISCARD PLANS", nil); err != nil {
-			return driver.ErrBadConn
+	var network net.Error
+	var connecting *pgconn.ConnectError
+	return errors.As(err, &network) || errors.As(err, &connecting) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || errors.Is(err, context.DeadlineExceeded) ||
+		err != nil && pgconn.SafeToRetry(err)
+}
+
+// refusePooler says what to do where the URL leads to a pooler that gives each transaction another session: advisory locks,
+// settings and prepared statements are the session's, and would be found by others or by nobody.
+func (s *Store) refusePooler(ctx context.Context) error {
+	var pids [2]int
+	for i := range pids {
+		conn, err := s.db.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }() // both are open at once: they are two sessions, or take turns with one
+		if err := conn.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&pids[i]); err != nil {
+			return err
 		}
 	}
-	return c.Conn.ResetSession(ctx)
-}
-
-func (c *pgConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
-	tx, err := c.Conn.BeginTx(ctx, options)
-	return tx, c.check(err)
-}
-
-func (c *pgConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	result, err := c.Conn.ExecContext(ctx, query, args)
-	return result, c.check(err)
-}
-
-func (c *pgConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	rows, err := c.Conn.QueryContext(ctx, query, args)
-	return rows, c.check(err)
-}
-
-func (c *pgConn) Prepare(query string) (driver.Stmt, error) {
-	return c.PrepareContext(context.Background(), query)
-}
-
-func (c *pgConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	stmt, err := c.Conn.PrepareContext(ctx, query)
-	if err != nil {
-		return nil, c.check(err)
+	if pids[0] == pids[1] {
+		return errors.New("the database URL leads to a pooler in transaction mode, whose clients share sessions: " +
+			"connect to PostgreSQL itself, or set the pooler's pool_mode to session")
 	}
-	return &pgStmt{stmt, c}, nil
+	return nil
 }
-
-type pgStmt struct {
-	driver.Stmt
-	conn *pgConn
-}
-
-// Close does nothing: statements live as long as their connections, and asking for the end of each would take a round trip.
-func (s *pgStmt) Close() error { return nil }
-
-func (s *pgStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	if !s.conn.IsValid() {
-		return nil, driver.ErrBadConn
-	}
-	result, err := s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
-	return result, s.conn.check(err)
-}
-
-func (s *pgStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	if !s.conn.IsValid() {
-		return nil, driver.ErrBadConn
-	}
-	rows, err := s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
-	if err != nil {
-		return nil, s.conn.check(err)
-	}
-	return &pgRows{rows, s.conn}, nil
-}
-
-type pgRows struct {
-	driver.Rows
-	conn *pgConn
-}
-
-func (r *pgRows) Next(to []driver.Value) error {
-	err := r.Rows.Next(to)
-	if errors.Is(err, io.EOF) {
-		return io.EOF
-	}
-	return r.conn.check(err)
-}
-
-func (r *pgRows) Close() error { return r.conn.check(r.Rows.Close()) }

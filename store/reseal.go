@@ -62,8 +62,11 @@ func (s *Store) locked(tx bun.Tx) *bun.SelectQuery {
 
 // resealEndpoints seals the secrets of the endpoints after an id, and returns the last one's; empty when there are no more.
 func (s *Store) resealEndpoints(ctx context.Context, tx bun.Tx, after string) (string, error) {
-	var rows []*Endpoint
-	err := s.locked(tx).Model(&rows).Column("id", "secrets").Where("id > ?", after).Order("id").Limit(resealedAtOnce).Scan(ctx)
+	var rows []struct {
+		ID      string `bun:"id"`
+		Secrets []byte `bun:"secrets"`
+	}
+	err := s.locked(tx).ModelTableExpr("endpoints").Model(&rows).Column("id", "secrets").Where("id > ?", after).Order("id").Limit(resealedAtOnce).Scan(ctx)
 	if err != nil || len(rows) == 0 {
 		return "", err
 	}

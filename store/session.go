@@ -62,56 +62,58 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 	turn := &Turn{SessionID: in.SessionID, Key: in.Key}
 	fresh := in.SessionID == ""
 	if fresh {
-		turn.SessionID = newID("ses")
+		turn.SessionID = NewID("ses")
 	}
-	runID, messageID := newID("run"), newID("msg")
-	var step *turnStep
-	if !fresh && in.Ticket == nil && in.Place == "" && in.Key == nil { // else there is more to look at
-		step = &turnStep{session: in.SessionID, lock: func(t *tx) []any {
-			return []any{
-				in.SessionID, runID, int64(t.now.Add(in.Lease)), int64(t.now.Add(s.cfg.SessionTTL)), in.BusinessID, in.AgentID, string(in.Channel),
-				int64(t.now),
+	runID, messageID := NewID("run"), NewID("msg")
+	var lock *Session
+	var locked bool
+	var taken takenKey
+	err := s.Write(&Write{
+		Size: 2048 + 2*len(in.Text),
+		Read: func(t *Tx) {
+			until := t.Now.Add(in.Lease)
+			lock = &Session{
+				ID: turn.SessionID, BusinessID: in.BusinessID, AgentID: in.AgentID, Channel: in.Channel, LastSequence: 1,
+				ExpiresAt: t.Now.Add(s.cfg.SessionTTL), RunID: &runID, Fence: 1, LockedUntil: &until, CreatedAt: t.Now,
 			}
-		}}
-	}
-	err := s.batcher.doTurn(2048+2*len(in.Text), step, func(ctx context.Context, t *tx) error {
-		lock := Session{
-			ID: turn.SessionID, BusinessID: in.BusinessID, AgentID: in.AgentID, Channel: in.Channel, LastSequence: 1,
-			ExpiresAt: t.now.Add(s.cfg.SessionTTL), RunID: &runID, Fence: 1, CreatedAt: t.now,
-		}
-		until := t.now.Add(in.Lease)
-		lock.LockedUntil = &until
-		if err := in.Key.check(ctx, t, in.BusinessID); err != nil {
-			return err
-		}
-		if fresh {
-			t.sessions = append(t.sessions, &lock)
-		} else if step != nil && step.done {
-			lock.Fence, lock.LastSequence = step.fence, step.sequence
-		} else if err := lockSession(ctx, t, &lock, cmp.Or(in.Place, lastInLine), in.Ticket); err != nil {
-			return err
-		}
-		if err := in.Key.claim(ctx, t, in.BusinessID, runID); err != nil {
-			return err
-		}
-		turn.History = lock.LastSequence - 1
-		turn.Message = &Message{
-			ID: messageID, BusinessID: in.BusinessID, SessionID: &turn.SessionID, RunID: &runID, Direction: Inbound,
-			Author: AuthorLead, Text: in.Text, Metadata: in.Metadata, Sequence: lock.LastSequence, CreatedAt: t.now,
-		}
-		turn.Run = &Run{
-			ID: runID, BusinessID: in.BusinessID, AgentID: in.AgentID, SessionID: &turn.SessionID, Channel: in.Channel,
-			Status: RunRunning, Model: in.Model, TokenUsage: TokenUsage{Source: UsageNone}, MessageID: messageID,
-			Fence: lock.Fence, OwnedUntil: until, StartedAt: t.now, Steps: []RunStep{},
-		}
-		event, err := turn.Message.event(in.AgentID, in.Channel)
-		if err != nil {
-			return err
-		}
-		t.messages = append(t.messages, turn.Message)
-		t.runs = append(t.runs, turn.Run)
-		t.events = append(t.events, event)
-		return nil
+			in.Key.take(t, in.BusinessID, runID, &taken)
+			if locked = fresh; !fresh {
+				lock.take(t, cmp.Or(in.Place, lastInLine), in.Key, &locked)
+			}
+			t.Expect(EventKind{in.BusinessID, in.AgentID, MessageCreated})
+		},
+		Apply: func(ctx context.Context, t *Tx) error {
+			if err := taken.refusal(in.Key, runID); err != nil {
+				return err
+			}
+			if !locked {
+				in.Key.giveBack(t, runID)
+				return lock.refusal(ctx, t)
+			}
+			if fresh {
+				Insert(t, lock)
+			} else if in.Ticket != nil {
+				leaveLine(t, in.Ticket)
+			}
+			turn.History = lock.LastSequence - 1
+			turn.Message = &Message{
+				ID: messageID, BusinessID: in.BusinessID, SessionID: &turn.SessionID, RunID: &runID, Direction: Inbound,
+				Author: AuthorLead, Text: in.Text, Metadata: in.Metadata, Sequence: lock.LastSequence, CreatedAt: t.Now,
+			}
+			turn.Run = &Run{
+				ID: runID, BusinessID: in.BusinessID, AgentID: in.AgentID, SessionID: &turn.SessionID, Channel: in.Channel,
+				Status: RunRunning, Model: in.Model, TokenUsage: TokenUsage{Source: UsageNone}, MessageID: messageID,
+				Fence: lock.Fence, OwnedUntil: *lock.LockedUntil, StartedAt: t.Now, Steps: []RunStep{},
+			}
+			event, err := turn.Message.event(in.AgentID, in.Channel)
+			if err != nil {
+				return err
+			}
+			Insert(t, turn.Message)
+			Insert(t, turn.Run)
+			t.AddEvent(event)
+			return nil
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -119,30 +121,40 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 	return turn, nil
 }
 
-// lockSession takes the lock of an existing session in one conditional statement, and only if that changed nothing asks
-// why. It fills in the fence and sequence. Whoever stands in line before the place goes first.
-func lockSession(ctx context.Context, t *tx, lock *Session, place string, ticket *Ticket) error {
-	err := t.row(ctx, lockSessionSQL, []any{
-		lock.RunID, lock.LockedUntil, lock.ExpiresAt, lock.ID, lock.BusinessID, lock.AgentID, lock.Channel, t.now, t.now, place, t.now,
-	}, &lock.Fence, &lock.LastSequence)
-	if err == nil && ticket != nil {
-		return leaveLine(ctx, t, ticket)
+// lockSessionSQL locks a session for a turn, unless another one has it, stands in line before the turn, or the turn's key was
+// not taken.
+const lockSessionSQL = `UPDATE sessions SET run_id = $1, fence = fence + 1, locked_until = $2, last_sequence = last_sequence + 1, expires_at = $3
+	WHERE id = $4 AND business_id = $5 AND agent_id = $6 AND channel = $7 AND expires_at > $8 AND (run_id IS NULL OR locked_until < $8)
+	AND NOT EXISTS (SELECT 1 FROM session_line WHERE session_id = sessions.id AND ticket < $9 AND alive_until > $8)
+	AND ($10 = '' OR EXISTS (SELECT 1 FROM idempotency_keys WHERE business_id = $5 AND key = $10 AND run_id = $1))
+	RETURNING fence, last_sequence`
+
+// take queues the lock of an existing session. Whoever stands in line before the place goes first.
+func (lock *Session) take(t *Tx, place string, key *IdempotencyKey, locked *bool) {
+	named := ""
+	if key != nil {
+		named = key.Key
 	}
-	if !errors.Is(err, sql.ErrNoRows) {
-		if err != nil {
-			return fmt.Errorf("lock session %s: %w", lock.ID, err)
-		}
-		return nil
-	}
+	t.Lock(LockSessions, lock.ID, lockSessionSQL, []any{
+		*lock.RunID, int64(*lock.LockedUntil), int64(lock.ExpiresAt), lock.ID, lock.BusinessID, lock.AgentID, string(lock.Channel), int64(t.Now),
+		place, named,
+	}, func(scan func(...any) error) error {
+		*locked = true
+		return scan(&lock.Fence, &lock.LastSequence)
+	})
+}
+
+// refusal says why a session could not be locked.
+func (lock *Session) refusal(ctx context.Context, t *Tx) error {
 	held := new(Session)
-	err = t.NewSelect().Model(held).
+	err := t.NewSelect().Model(held).
 		Where("id = ? AND business_id = ? AND agent_id = ?", lock.ID, lock.BusinessID, lock.AgentID).Scan(ctx)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return ErrSessionNotFound
 	case err != nil:
 		return fmt.Errorf("read session %s: %w", lock.ID, err)
-	case held.ExpiresAt <= t.now && (held.RunID == nil || *held.LockedUntil < t.now):
+	case held.ExpiresAt <= t.Now && (held.RunID == nil || *held.LockedUntil < t.Now):
 		return ErrSessionExpired
 	case held.Channel != lock.Channel:
 		return ErrChannelMismatch
@@ -152,11 +164,11 @@ func lockSession(ctx context.Context, t *tx, lock *Session, place string, ticket
 
 // KeepTurns prolongs the hold of turns on their sessions, while they run.
 func (s *Store) KeepTurns(_ context.Context, runs []string, lease time.Duration) error {
-	return s.batcher.do(64*len(runs), func(ctx context.Context, t *tx) error {
+	return s.Change(64*len(runs), func(ctx context.Context, t *Tx) error {
 		_, err := t.NewRaw("UPDATE sessions SET locked_until = ? WHERE id IN (SELECT session_id FROM runs WHERE id IN (?)) AND run_id IN (?)",
-			t.now.Add(lease), bun.List(runs), bun.List(runs)).Exec(ctx)
+			t.Now.Add(lease), bun.List(runs), bun.List(runs)).Exec(ctx)
 		if err == nil {
-			_, err = t.NewRaw("UPDATE runs SET owned_until = ? WHERE id IN (?) AND status = ?", t.now.Add(lease), bun.List(runs), RunRunning).Exec(ctx)
+			_, err = t.NewRaw("UPDATE runs SET owned_until = ? WHERE id IN (?) AND status = ?", t.Now.Add(lease), bun.List(runs), RunRunning).Exec(ctx)
 		}
 		if err != nil {
 			return fmt.Errorf("keep %d turns: %w", len(runs), err)
@@ -173,46 +185,47 @@ var errTurnLost = refuse(CodeModelTimeout, "model_timeout", "the turn took too l
 // sum of theirs.
 func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...RunStep) (*Message, error) {
 	reply := &Message{
-		ID: newID("msg"), BusinessID: turn.Run.BusinessID, SessionID: &turn.SessionID, RunID: &turn.Run.ID,
+		ID: NewID("msg"), BusinessID: turn.Run.BusinessID, SessionID: &turn.SessionID, RunID: &turn.Run.ID,
 		Direction: Outbound, Author: AuthorAgent, Text: text, Rendering: turn.Rendering,
 	}
 	size := 2048 + 2*len(text)
 	if r := turn.Rendering; r != nil && r.HTML != nil {
 		size += 2 * len(*r.HTML)
 	}
-	step := &turnStep{session: turn.SessionID, unlock: func(t *tx) []any {
-		return []any{turn.SessionID, turn.Run.ID, turn.Run.Fence, int64(t.now.Add(s.cfg.SessionTTL))}
-	}}
-	err := s.batcher.doTurn(size, step, func(ctx context.Context, t *tx) error {
-		sequence := step.sequence
-		if !step.done {
-			err := t.row(ctx, unlockSessionSQL, []any{t.now.Add(s.cfg.SessionTTL), turn.SessionID, turn.Run.ID, turn.Run.Fence}, &sequence)
-			if errors.Is(err, sql.ErrNoRows) {
+	var sequence int64
+	err := s.Write(&Write{
+		Size: size,
+		Read: func(t *Tx) {
+			sequence = 0
+			t.Lock(LockSessions, turn.SessionID, `UPDATE sessions SET run_id = NULL, locked_until = NULL, last_sequence = last_sequence + 2, expires_at = $1
+				WHERE id = $2 AND run_id = $3 AND fence = $4 RETURNING last_sequence`,
+				[]any{int64(t.Now.Add(s.cfg.SessionTTL)), turn.SessionID, turn.Run.ID, turn.Run.Fence},
+				func(scan func(...any) error) error { return scan(&sequence) })
+			t.Expect(turn.Run.kind(MessageCreated), turn.Run.kind(RunFinished))
+		},
+		Apply: func(_ context.Context, t *Tx) error {
+			if sequence == 0 {
 				return errTurnLost
 			}
+			run := *turn.Run
+			run.end(RunStatusFinished, steps, t.Now)
+			run.ReplyID = &reply.ID
+			reply.Sequence, reply.CreatedAt = sequence-1, t.Now
+			replied, err := reply.event(run.AgentID, run.Channel)
 			if err != nil {
-				return fmt.Errorf("unlock session %s: %w", turn.SessionID, err)
+				return err
 			}
-		}
-		run := *turn.Run
-		run.end(RunStatusFinished, steps, t.now)
-		run.ReplyID = &reply.ID
-		reply.Sequence, reply.CreatedAt = sequence-1, t.now
-		replied, err := reply.event(run.AgentID, run.Channel)
-		if err != nil {
-			return err
-		}
-		finished, err := run.event(sequence)
-		if err != nil {
-			return err
-		}
-		if err := turn.Key.keep(ctx, t, answerOf(&run, reply)); err != nil {
-			return err
-		}
-		t.messages = append(t.messages, reply)
-		t.ended = append(t.ended, &run)
-		t.events = append(t.events, replied, finished)
-		return nil
+			finished, err := run.event(sequence)
+			if err != nil {
+				return err
+			}
+			if err := turn.Key.keep(t, answerOf(&run, reply)); err != nil {
+				return err
+			}
+			Insert(t, reply)
+			t.AddEvent(replied, finished)
+			return s.writeEnd(t, &run)
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -223,63 +236,46 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...
 // FailTurn ends a run that failed, with its event, and unlocks the session if the run still holds it. The session's
 // history is as before the turn. A run that has ended already is left as it is.
 func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...RunStep) error {
-	return s.batcher.do(1024, func(ctx context.Context, t *tx) error {
-		var sequence int64
-		err := t.NewRaw(`UPDATE sessions SET last_sequence = last_sequence + 1,
-			locked_until = CASE WHEN run_id = ? THEN NULL ELSE locked_until END, run_id = CASE WHEN run_id = ? THEN NULL ELSE run_id END
-			WHERE id = ? AND EXISTS (SELECT 1 FROM runs WHERE id = ? AND status = ? AND fence = ?) RETURNING last_sequence`,
-			run.ID, run.ID, run.SessionID, run.ID, RunRunning, run.Fence).Scan(ctx, &sequence)
-		if errors.Is(err, sql.ErrNoRows) {
-			return errTurnLost
-		}
-		if err != nil {
-			return fmt.Errorf("unlock session %s: %w", *run.SessionID, err)
-		}
-		if err := releaseKey(ctx, t, run.ID); err != nil {
-			return err
-		}
-		failed := *run
-		failed.end(RunStatusFailed, steps, t.now)
-		failed.ErrorClass = &class
-		event, err := failed.event(sequence)
-		if err != nil {
-			return err
-		}
-		t.ended = append(t.ended, &failed)
-		t.events = append(t.events, event)
-		return nil
+	var sequence int64
+	return s.Write(&Write{
+		Size: 1024,
+		Read: func(t *Tx) {
+			sequence = 0
+			t.Lock(LockSessions, *run.SessionID, `UPDATE sessions SET last_sequence = last_sequence + 1,
+				locked_until = CASE WHEN run_id = $1 THEN NULL ELSE locked_until END, run_id = CASE WHEN run_id = $1 THEN NULL ELSE run_id END
+				WHERE id = $2 AND EXISTS (SELECT 1 FROM runs WHERE id = $1 AND status = 'running' AND fence = $3) RETURNING last_sequence`,
+				[]any{run.ID, *run.SessionID, run.Fence}, func(scan func(...any) error) error { return scan(&sequence) })
+			t.Expect(run.kind(RunFailed))
+		},
+		Apply: func(_ context.Context, t *Tx) error {
+			if sequence == 0 {
+				return errTurnLost
+			}
+			failed := *run
+			failed.end(RunStatusFailed, steps, t.Now)
+			failed.ErrorClass = &class
+			event, err := failed.event(sequence)
+			if err != nil {
+				return err
+			}
+			t.Exec(`DELETE FROM idempotency_keys WHERE run_id = $1`, run.ID) // whoever asks again gets a new one
+			t.AddEvent(event)
+			return s.writeEnd(t, &failed)
+		},
 	})
 }
 
-// endRunsSQL tells a run that is running by what no index has: it is to be looked up by its id.
-const endRunsSQL = `UPDATE runs SET status = new.status, model = new.model, input_tokens = new.input_tokens,
-	output_tokens = new.output_tokens, usage_source = new.usage_source, cost = new.cost, error_class = new.error_class,
-	steps = new.steps, reply_id = new.reply_id, finished_at = new.finished_at
-	FROM {rows} WHERE runs.id = new.id AND runs.fence = new.fence AND runs.finished_at IS NULL`
-
-var endedRunColumns = []column{
-	{"id", "text"},
-	{"fence", "bigint"},
-	{"status", "text"},
-	{"model", "text"},
-	{"input_tokens", "bigint"},
-	{"output_tokens", "bigint"},
-	{"usage_source", "text"},
-	{"cost", "bigint"},
-	{"error_class", "text"},
-	{"steps", "text"},
-	{"reply_id", "text"},
-	{"finished_at", "bigint"},
-}
-
-// endOf makes the rows that say how the transaction's runs ended.
-func (s *Store) endOf(t *tx) func(i int) ([]any, error) {
-	return func(i int) ([]any, error) {
-		r := t.ended[i]
-		steps, err := encode(r.Steps)
-		return []any{
-			r.ID, r.Fence, string(r.Status), r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), orNil(s.cost(r.Steps)),
-			orNil(r.ErrorClass), string(steps), orNil(r.ReplyID), int64(*r.FinishedAt),
-		}, err
+// writeEnd queues the end of a run. That it is running by its finished_at, which no index has, has it looked up by its id.
+func (s *Store) writeEnd(t *Tx, r *Run) error {
+	steps, err := encode(r.Steps)
+	if err != nil {
+		return err
 	}
+	t.Exec(`UPDATE runs SET status = $1, model = $2, input_tokens = $3, output_tokens = $4, usage_source = $5, cost = $6, error_class = $7,
+		steps = $8, reply_id = $9, finished_at = $10 WHERE id = $11 AND fence = $12 AND finished_at IS NULL`,
+		string(r.Status), r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), s.cost(r.Steps), r.ErrorClass,
+		string(steps), r.ReplyID, int64(*r.FinishedAt), r.ID, r.Fence)
+	return nil
 }
+
+func (r *Run) kind(of EventType) EventKind { return EventKind{r.BusinessID, r.AgentID, of} }

@@ -2,15 +2,15 @@ package store
 
 import "maps"
 
-// newTestEvent makes an event of a type as it could have happened, for an endpoint to be tried with: a document like any other
+// NewTestEvent makes an event of a type as it could have happened, for an endpoint to be tried with: a document like any other
 // of its type, with `test: true` in its data. Its ids are of things that do not exist.
-func newTestEvent(p *Endpoint, kind EventType, now Time) (*Event, error) {
-	agent := newID("agt")
-	if p.AgentID != nil {
-		agent = *p.AgentID
+func NewTestEvent(business string, agentID *string, kind EventType, now Time) (*Event, error) {
+	agent := NewID("agt")
+	if agentID != nil {
+		agent = *agentID
 	}
-	session, conversation, run, message := newID("ses"), newID("cnv"), newID("run"), newID("msg")
-	call, approval := newID("call"), newID("apr")
+	session, conversation, run, message := NewID("ses"), NewID("cnv"), NewID("run"), NewID("msg")
+	call, approval := NewID("call"), NewID("apr")
 	about := subject{Type: kind, Direction: Outbound, AgentID: &agent}
 	channel := WhatsApp
 	var data map[string]any
@@ -44,5 +44,5 @@ func newTestEvent(p *Endpoint, kind EventType, now Time) (*Event, error) {
 	}
 	payload := map[string]any{"test": true}
 	maps.Copy(payload, data)
-	return newEvent(p.BusinessID, channel, now, about, payload)
+	return newEvent(business, channel, now, about, payload)
 }

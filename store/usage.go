@@ -79,7 +79,7 @@ func (s *Store) Usage(ctx context.Context, business string, from, to Time) (*Usa
 		return nil, valueError("from and to may be 366 days apart").Under("to").Err()
 	}
 	within := func(prefix, kind string) []any {
-		first, last := firstID(prefix, from.Add(-clockSlack)), firstID(prefix, to.Add(clockSlack))
+		first, last := FirstID(prefix, from.Add(-clockSlack)), FirstID(prefix, to.Add(clockSlack))
 		return []any{business, first, last, from, to, business, kind, from, to}
 	}
 	usage := &Usage{LLM: []LLMUsage{}, ChannelMessages: []ChannelMessageUsage{}}
@@ -136,8 +136,8 @@ const addUsageSQL = ` ON CONFLICT (business_id, hour, kind, name, direction) DO 
 
 // pruneRuns removes a batch of old runs, and adds what they used to the sums of their hours. On PostgreSQL it locks them first:
 // two servers that prune at once must not both add them.
-func pruneRuns(ctx context.Context, t *tx, before Time) (int, error) {
-	q := t.forUpdate().Model((*Run)(nil)).Where("id < ? AND status <> ?", firstID("run", before), RunRunning)
+func pruneRuns(ctx context.Context, t *Tx, before Time) (int, error) {
+	q := t.ForUpdate().Model((*Run)(nil)).Where("id < ? AND status <> ?", FirstID("run", before), RunRunning)
 	return pruneUsed(ctx, t, q, "runs", `INSERT INTO usage_hours (business_id, hour, kind, name, direction, count, input_tokens, output_tokens, whole, rest)
 		SELECT business_id, started_at - started_at % 3600000000, 'run', model, '', COUNT(*), SUM(input_tokens), SUM(output_tokens),
 			SUM(cost / 1000000), SUM(cost % 1000000)
@@ -145,15 +145,15 @@ func pruneRuns(ctx context.Context, t *tx, before Time) (int, error) {
 }
 
 // pruneMessages removes a batch of old messages, and counts those of conversations, as pruneRuns does.
-func pruneMessages(ctx context.Context, t *tx, before Time) (int, error) {
-	q := t.forUpdate().Model((*Message)(nil)).Where("id < ?", firstID("msg", before))
+func pruneMessages(ctx context.Context, t *Tx, before Time) (int, error) {
+	q := t.ForUpdate().Model((*Message)(nil)).Where("id < ?", FirstID("msg", before))
 	return pruneUsed(ctx, t, q, "messages", `INSERT INTO usage_hours (business_id, hour, kind, name, direction, count, input_tokens, output_tokens)
 		SELECT business_id, created_at - created_at % 3600000000, 'message', channel, direction, COUNT(*), 0, 0
 		FROM messages WHERE id IN (?) AND conversation_id IS NOT NULL
 		GROUP BY business_id, created_at - created_at % 3600000000, channel, direction`+addUsageSQL)
 }
 
-func pruneUsed(ctx context.Context, t *tx, q *bun.SelectQuery, table, add string) (int, error) {
+func pruneUsed(ctx context.Context, t *Tx, q *bun.SelectQuery, table, add string) (int, error) {
 	var ids []string
 	if err := q.Column("id").Order("id").Limit(prunedAtOnce).Scan(ctx, &ids); err != nil {
 		return 0, fmt.Errorf("read which %s are too old: %w", table, err)

@@ -46,7 +46,7 @@ func allowed(ctx context.Context, scope Scope) (*Viewer, error) {
 type requestKey struct{}
 
 // NewRequestID makes the id of a request.
-func NewRequestID() string { return newID("req") }
+func NewRequestID() string { return NewID("req") }
 
 // WithRequestID puts the id of the request into the context: what is logged about it, and an internal error, carry it.
 func WithRequestID(ctx context.Context, id string) context.Context {

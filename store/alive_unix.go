@@ -1,7 +1,6 @@
 //go:build unix
 
-// Package alive looks at connections that wait to be used again.
-package alive
+package store
 
 import (
 	"errors"
@@ -9,12 +8,9 @@ import (
 	"syscall"
 )
 
-// Tells is whether Idle can tell, on this system.
-const Tells = true
-
-// Idle says whether an idle connection may be used: the other end has not closed it, and has said nothing unasked, such as that it
-// ends. An end that is gone without a word is not noticed.
-func Idle(conn net.Conn) bool {
+// alive says whether an idle connection may be used: the other end has not closed it, and has said nothing unasked, such as
+// that it ends. An end that is gone without a word is not noticed.
+func alive(conn net.Conn) bool {
 	open, ok := conn.(syscall.Conn)
 	if !ok {
 		return true

@@ -1,4 +1,4 @@
-package store
+package hook
 
 import (
 	"bytes"
@@ -7,28 +7,30 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"parley/store"
 )
 
 // signingSecret is one of an endpoint's secrets. The newest has no Expires; a rotated one signs beside it until its own.
 type signingSecret struct {
-	Secret  string `json:"secret"`
-	Expires *Time  `json:"expires,omitempty"`
+	Secret  string      `json:"secret"`
+	Expires *store.Time `json:"expires,omitempty"`
 }
 
 // maxSigning is how many secrets sign one delivery (contract, section 5).
 const maxSigning = 3
 
-func (s *Store) sealSecrets(endpoint string, secrets []signingSecret) ([]byte, error) {
+func (h *Hooks) sealSecrets(endpoint string, secrets []signingSecret) ([]byte, error) {
 	plain, err := json.Marshal(secrets)
 	if err != nil {
 		return nil, err
 	}
-	return s.sealer.Seal(plain, endpoint), nil
+	return h.store.Sealer().Seal(plain, endpoint), nil
 }
 
 // SigningSecrets opens the secrets with which deliveries to an endpoint are signed at an instant, newest first.
-func (s *Store) SigningSecrets(endpoint string, sealed []byte, at Time) ([]string, error) {
-	secrets, err := s.opened.get(endpoint, sealed, func() ([]signingSecret, error) { return s.openSecrets(endpoint, sealed) })
+func (h *Hooks) SigningSecrets(endpoint string, sealed []byte, at store.Time) ([]string, error) {
+	secrets, err := h.opened.get(endpoint, sealed, func() ([]signingSecret, error) { return h.openSecrets(endpoint, sealed) })
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +43,7 @@ func (s *Store) SigningSecrets(endpoint string, sealed []byte, at Time) ([]strin
 }
 
 // signing are those of an endpoint's secrets that sign at an instant.
-func signing(secrets []signingSecret, at Time) []signingSecret {
+func signing(secrets []signingSecret, at store.Time) []signingSecret {
 	good := make([]signingSecret, 0, maxSigning)
 	for _, x := range secrets {
 		if (x.Expires == nil || *x.Expires > at) && len(good) < maxSigning {
@@ -81,8 +83,8 @@ func (o *openedSecrets) get(endpoint string, sealed []byte, open func() ([]signi
 	return secrets, nil
 }
 
-func (s *Store) openSecrets(endpoint string, sealed []byte) ([]signingSecret, error) {
-	plain, err := s.sealer.Open(sealed, endpoint)
+func (h *Hooks) openSecrets(endpoint string, sealed []byte) ([]signingSecret, error) {
+	plain, err := h.store.Sealer().Open(sealed, endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("open the signing secrets of endpoint %s: %w", endpoint, err)
 	}
@@ -97,44 +99,42 @@ func (s *Store) openSecrets(endpoint string, sealed []byte) ([]signingSecret, er
 type Rotated struct {
 	Endpoint          *Endpoint
 	Secret            string
-	PreviousExpiresAt Time
+	PreviousExpiresAt store.Time
 }
 
 // maxOverlap is how long a rotated secret may go on signing beside the new one.
 const maxOverlap = 30 * 24
 
 // RotateSecret gives an endpoint a new signing secret; the ones before go on signing beside it for the overlap.
-func (s *Store) RotateSecret(_ context.Context, v *Viewer, id string, overlapHours int) (*Rotated, error) {
+func (h *Hooks) RotateSecret(_ context.Context, v *store.Viewer, id string, overlapHours int) (*Rotated, error) {
 	if overlapHours < 0 || overlapHours > maxOverlap {
-		return nil, valueError(fmt.Sprintf("must be between 0 and %d hours", maxOverlap)).Under("overlapHours").Err()
+		return nil, store.Faults{store.ValueError(fmt.Sprintf("must be between 0 and %d hours", maxOverlap))}.Under("overlapHours").Err()
 	}
 	var rotated *Rotated
-	err := s.batcher.do(1024, func(ctx context.Context, t *tx) error {
-		endpoint, err := endpointIn(ctx, t.forUpdate(), v.BusinessID, id)
+	err := h.change(1024, func(ctx context.Context, t *store.Tx) error {
+		endpoint, err := endpointIn(ctx, t.ForUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err
 		}
-		secrets, err := s.openSecrets(id, endpoint.Secrets)
+		secrets, err := h.openSecrets(id, endpoint.Secrets)
 		if err != nil {
 			return err
 		}
-		secrets = signing(secrets, t.now)
-		expires := t.now.Add(time.Duration(overlapHours) * time.Hour)
+		secrets = signing(secrets, t.Now)
+		expires := t.Now.Add(time.Duration(overlapHours) * time.Hour)
 		for i := range secrets {
 			if secrets[i].Expires == nil || *secrets[i].Expires > expires {
 				secrets[i].Expires = &expires
 			}
 		}
-		rotated = &Rotated{Endpoint: endpoint, Secret: s.cfg.NewSecret(), PreviousExpiresAt: expires}
+		rotated = &Rotated{Endpoint: endpoint, Secret: h.cfg.NewSecret(), PreviousExpiresAt: expires}
 		secrets = append([]signingSecret{{Secret: rotated.Secret}}, secrets...)
-		if endpoint.Secrets, err = s.sealSecrets(id, secrets[:min(len(secrets), maxSigning)]); err != nil {
+		if endpoint.Secrets, err = h.sealSecrets(id, secrets[:min(len(secrets), maxSigning)]); err != nil {
 			return err
 		}
+		h.changed(t, v.BusinessID)
 		_, err = t.NewRaw("UPDATE endpoints SET secrets = ? WHERE id = ?", endpoint.Secrets, id).Exec(ctx)
 		return err
 	})
-	if err == nil {
-		s.cfg.EndpointsChanged(v.BusinessID)
-	}
 	return rotated, err
 }
