@@ -105,12 +105,12 @@ func (h *Hooks) ReplayEvents(ctx context.Context, v *store.Viewer, in ReplayInpu
 		if n, err := res.RowsAffected(); err != nil || n == 0 {
 			return errors.Join(err, errReplayRunning)
 		}
+		h.changed(t, v.BusinessID)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	h.cfg.DeliveriesWaiting(v.BusinessID)
 	return r, nil
 }
 
