@@ -6,13 +6,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"parley/egress"
@@ -24,10 +27,13 @@ const (
 	listWithin    = 5 * time.Second  // a server that takes longer is left out of the turn
 	awayFor       = 30 * time.Second // how long one that could not be listed is not asked again: the turns do not wait for it
 	maxListed     = 64               // tools of one server
-	maxLookedAt   = 1000             // tools that one is read to list, those that cannot be offered too
+	maxLookedAt   = 256              // tools that one is read to list, those that cannot be offered too
 	maxListedSize = 64 << 10         // bytes of one of its schemas
-	maxMcpBody    = 8 << 20          // bytes of one answer, all its messages
+	maxListSize   = 1 << 20          // bytes of all of them
+	maxMcpBody    = 4 << 20          // bytes of one answer, all its messages
 	maxMcpEvent   = 1 << 20          // bytes of one message
+	maxMcpDepth   = 100              // arrays and objects in each other: the SDK's decoder takes the square of it and more
+	maxMcpError   = 300              // bytes of an error that the log is told
 )
 
 // mcpServers knows the tools of MCP servers, and calls them. Its methods are safe for concurrent use.
@@ -68,24 +74,66 @@ func (c *connection) open(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, err
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "parley", Version: "1"}, nil)
+	server, err := url.Parse(c.server.URL)
+	if err != nil {
+		return nil, errors.New("the server's URL is none") // what is wrong with it repeats it
+	}
 	c.session, err = client.Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint: c.server.URL, HTTPClient: bounded(egress.WithHeaders(c.servers.client, headers)), MaxRetries: -1, DisableStandaloneSSE: true,
+		Endpoint: anyServer, HTTPClient: bounded(egress.WithHeaders(c.servers.client, headers), server), MaxRetries: -1, DisableStandaloneSSE: true,
 		MaxEventSize: maxMcpEvent,
 	}, nil)
 	return c.session, err
 }
 
-// bounded is a client whose answers end after maxMcpBody: the SDK reads a document of any length.
-func bounded(client *http.Client) *http.Client {
+// anyServer is what the SDK takes for the URL of each server. A business's own may hold a key, which so stands in no error.
+const anyServer = "http://mcp.invalid"
+
+// bounded is a client for one server, whose answers end after maxMcpBody and where they are nested too deep: the SDK reads, and
+// decodes, what is of any length and depth.
+func bounded(client *http.Client, server *url.URL) *http.Client {
 	out := *client
 	out.Transport = roundTrip(func(req *http.Request) (*http.Response, error) {
+		req = req.Clone(req.Context())
+		req.URL, req.Host = server, server.Host
 		resp, err := client.Transport.RoundTrip(req)
 		if err == nil {
-			resp.Body = http.MaxBytesReader(nil, resp.Body, maxMcpBody)
+			resp.Body = &shallow{ReadCloser: http.MaxBytesReader(nil, resp.Body, maxMcpBody)}
 		}
 		return resp, err
 	})
 	return &out
+}
+
+// shallow reads JSON, a document or one a line, until it is nested too deep.
+type shallow struct {
+	io.ReadCloser
+	depth           int
+	quoted, escaped bool // within a string, and after a backslash in it
+}
+
+var errDeep = fmt.Errorf("the answer is nested more than %d deep", maxMcpDepth)
+
+func (s *shallow) Read(p []byte) (int, error) {
+	n, err := s.ReadCloser.Read(p)
+	for _, b := range p[:n] {
+		switch {
+		case b == '\n': // ends a line of an event stream, and stands in no string
+			s.quoted, s.escaped = false, false
+		case s.escaped:
+			s.escaped = false
+		case b == '"':
+			s.quoted = !s.quoted
+		case s.quoted:
+			s.escaped = b == '\\'
+		case b == '[' || b == '{':
+			if s.depth++; s.depth > maxMcpDepth {
+				return 0, errDeep
+			}
+		case b == ']' || b == '}':
+			s.depth = max(0, s.depth-1)
+		}
+	}
+	return n, err
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)
@@ -139,7 +187,7 @@ func (m *mcpServers) list(ctx context.Context, c *connection) []listedTool {
 	case ctx.Err() != nil: // the turn's end, and not the server's fault
 		return nil
 	case err != nil:
-		m.log.Warn("list the tools of an MCP server", "agent", c.agent.ID, "server", c.server.Name, "error", err)
+		m.log.Warn("list the tools of an MCP server", "agent", c.agent.ID, "server", c.server.Name, "error", reason(err))
 		kept = awayFor
 	case left > 0:
 		m.log.Warn("tools of an MCP server cannot be offered", "agent", c.agent.ID, "server", c.server.Name, "tools", left)
@@ -158,22 +206,35 @@ func (m *mcpServers) list(ctx context.Context, c *connection) []listedTool {
 	return tools
 }
 
+// reason is what the log is told of an error. What a server says of one is its own, and may repeat a key.
+func reason(err error) string {
+	var answered *jsonrpc.Error
+	if errors.As(err, &answered) {
+		return fmt.Sprintf("it answered with the error %d", answered.Code)
+	}
+	return cut(err.Error(), maxMcpError)
+}
+
 // ask has a server list its tools. Those that a model's server would refuse, and the whole request with them, are left out.
 func (m *mcpServers) ask(ctx context.Context, c *connection) (tools []listedTool, left int, err error) {
 	session, err := c.open(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	seen := map[string]bool{}
+	seen, size := map[string]bool{}, 0
 	for tool, err := range session.Tools(ctx, nil) {
+		if err == nil {
+			err = ctx.Err() // to check its schema takes time, too
+		}
 		if err != nil {
 			return nil, 0, err
 		}
-		if len(tools) == maxListed || len(tools)+left == maxLookedAt {
+		if len(tools) == maxListed || len(tools)+left == maxLookedAt || size > maxListSize {
 			break
 		}
 		name := c.server.Name + "_" + tool.Name
 		schema, err := json.Marshal(tool.InputSchema)
+		size += len(schema)
 		if err != nil || len(schema) > maxListedSize || !store.ToolName(name) || seen[name] || len(CheckSchema(schema)) > 0 {
 			left++
 			continue

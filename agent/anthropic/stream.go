@@ -21,7 +21,10 @@ func read(stream *ssestream.Stream[anthropic.MessageStreamEventUnion], call *pro
 			return err
 		}
 	}
-	if err := stream.Err(); err != nil {
+	var told *anthropic.Error
+	if err := stream.Err(); errors.As(err, &told) {
+		return fmt.Errorf("an error event: %s", told.RawJSON()) // the SDK's own words repeat the address
+	} else if err != nil {
 		return err
 	}
 	if call.Whole == nil {

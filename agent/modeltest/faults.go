@@ -124,6 +124,9 @@ func (d Dialect) testFailures(t *testing.T) {
 			if len(err.Error()) > 5000 || strings.Contains(unfolded(err), operatorKey) {
 				t.Errorf("an error of %d bytes, or one with the key: %.200s", len(err.Error()), err)
 			}
+			if strings.Contains(unfolded(err), server.URL) {
+				t.Errorf("an error with the address: %v", err)
+			}
 			if n := len(server.Seen()); n != 1 && c.answer != nil && (!c.want.timeout || n != 0) { // on a busy machine its time may be over before
 				t.Errorf("%d requests were sent, want 1", n)
 			}

@@ -14,5 +14,5 @@
 // the answer. It is one request: nothing is repeated below agent.Model, for the server may charge for each. An answer is a
 // stream, or one document from a server that knows no streams; it is read up to 4 MiB, and counts only if it is whole: status
 // 200, well-formed, with a text or a call and with a reason why the model stopped. All else is one of agent's errors, with
-// its cause for the log. No error holds the key that was used, even if the server repeats it.
+// its cause for the log. No error holds the key that was used, even if the server repeats it, nor the address that was called.
 package provider

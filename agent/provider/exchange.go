@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -32,12 +33,16 @@ func (c *Call) Exchange(req *http.Request, next func(*http.Request) (*http.Respo
 	}
 	req.Header.Set("User-Agent", userAgent)
 	resp, err := next(req)
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		return resp, failed.Err // without the address: what a business has put into it may be a secret
+	}
 	if err != nil {
 		return resp, err
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer func() { _ = resp.Body.Close() }()
-		return nil, &statusError{code: resp.StatusCode, wait: retryAfter(resp.Header), excerpt: excerpt(resp.Body, c.Key)}
+		return nil, &statusError{code: resp.StatusCode, wait: retryAfter(resp.Header), excerpt: excerpt(resp.Body, c.Key, req.URL.RawQuery)}
 	}
 	resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
 	if err := c.sort(resp); err != nil {
@@ -74,11 +79,17 @@ func (c *Call) sort(resp *http.Response) error {
 	}
 }
 
-// excerpt is the beginning of an error answer; nothing of one that repeats the key, whole or cut off at the excerpt's end.
-func excerpt(body io.Reader, key string) string {
-	raw, _ := io.ReadAll(io.LimitReader(body, int64(maxExcerpt+len(key))))
-	if key != "" && strings.Contains(string(raw), key) {
-		return "(left out: it repeats the key)"
+// excerpt is the beginning of an error answer; nothing of one that repeats a secret, whole or cut off at the excerpt's end.
+func excerpt(body io.Reader, secrets ...string) string {
+	longest := 0
+	for _, secret := range secrets {
+		longest = max(longest, len(secret))
+	}
+	raw, _ := io.ReadAll(io.LimitReader(body, int64(maxExcerpt+longest)))
+	for _, secret := range secrets {
+		if secret != "" && strings.Contains(string(raw), secret) {
+			return "(left out: it repeats the key)"
+		}
 	}
 	return strings.ToValidUTF8(string(raw[:min(len(raw), maxExcerpt)]), "\uFFFD")
 }
