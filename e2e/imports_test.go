@@ -24,7 +24,7 @@ var mayImport = map[string][]string{
 	"parley/docs/tour/receiver": {},
 	"parley/docs/tour/watch":    {},
 	"parley/alive":              {},
-	"parley/egress":             {"parley/alive"},
+	"parley/egress":             {},
 	"parley/graphiql":           {},
 	"parley/graph":              {"parley/agent", "parley/graph/transport", "parley/store", "parley/stream"},
 	"parley/graph/transport":    {},
