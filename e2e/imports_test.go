@@ -11,8 +11,8 @@ import (
 // record. Tests may import more.
 var mayImport = map[string][]string{
 	"parley":                    {"parley/agent", "parley/agent/anthropic", "parley/agent/embedded", "parley/agent/openai", "parley/egress", "parley/graph", "parley/graphiql", "parley/rest", "parley/store", "parley/stream", "parley/webhook"},
-	"parley/agent":              {"parley/agent/render", "parley/egress", "parley/store", "parley/stream"},
-	"parley/agent/embedded":     {"parley/agent", "parley/store"},
+	"parley/agent":              {"parley/agent/render", "parley/egress", "parley/lru", "parley/store", "parley/stream"},
+	"parley/agent/embedded":     {"parley/agent", "parley/lru", "parley/store"},
 	"parley/agent/openai":       {"parley/agent", "parley/agent/provider", "parley/store"},
 	"parley/agent/anthropic":    {"parley/agent", "parley/agent/provider", "parley/store"},
 	"parley/agent/provider":     {"parley/agent", "parley/store"},
@@ -26,8 +26,9 @@ var mayImport = map[string][]string{
 	"parley/alive":              {},
 	"parley/egress":             {},
 	"parley/graphiql":           {},
-	"parley/graph":              {"parley/agent", "parley/graph/transport", "parley/store", "parley/stream"},
+	"parley/graph":              {"parley/agent", "parley/graph/transport", "parley/lru", "parley/store", "parley/stream"},
 	"parley/graph/transport":    {},
+	"parley/lru":                {},
 	"parley/rest":               {"parley/agent", "parley/store"},
 	"parley/store":              {"parley/alive"},
 	"parley/stream":             {"parley/store"},
