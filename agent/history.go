@@ -1,9 +1,9 @@
 package agent
 
 import (
-	"container/list"
 	"context"
-	"sync"
+
+	"parley/lru"
 )
 
 // History caches what was said in sessions. An entry counts only with the sequence that the session had when it was put
@@ -11,8 +11,8 @@ import (
 type History interface {
 	// Recall returns the messages put in under the session and sequence.
 	Recall(ctx context.Context, session string, sequence int64) ([]Message, bool)
-	// Remember puts the session's messages in under its sequence.
-	Remember(ctx context.Context, session string, sequence int64, messages []Message)
+	// Remember puts the messages of a business's session in under its sequence.
+	Remember(ctx context.Context, business, session string, sequence int64, messages []Message)
 }
 
 // How much of a session a model is told, the message to be answered with it. A request longer than the model's context is refused,
@@ -35,60 +35,36 @@ func recent(messages []Message) []Message {
 	return messages[from:]
 }
 
-// LocalHistory is a History within the process: the sessions used last, bounded in bytes.
+// LocalHistory is a History within the process: the sessions used last, bounded in bytes. One business takes a quarter of them from
+// the others at most.
 type LocalHistory struct {
-	limit int
-
-	mu       sync.Mutex // guards what follows
-	size     int
-	sessions map[string]*list.Element
-	recent   *list.List // of remembered, the session used last in front
+	sessions *lru.Cache[string, remembered]
 }
 
 type remembered struct {
-	session  string
 	sequence int64
 	messages []Message
-	size     int
 }
 
 // NewLocalHistory makes a cache of so many bytes.
 func NewLocalHistory(limit int) *LocalHistory {
-	return &LocalHistory{limit: limit, sessions: map[string]*list.Element{}, recent: list.New()}
+	return &LocalHistory{lru.New[string, remembered](limit, limit/4)}
 }
 
 // Recall implements History.
 func (h *LocalHistory) Recall(_ context.Context, session string, sequence int64) ([]Message, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	e := h.sessions[session]
-	if e == nil || e.Value.(remembered).sequence != sequence {
+	r, ok := h.sessions.Get(session)
+	if !ok || r.sequence != sequence {
 		return nil, false
 	}
-	h.recent.MoveToFront(e)
-	return e.Value.(remembered).messages, true
+	return r.messages, true
 }
 
 // Remember implements History.
-func (h *LocalHistory) Remember(_ context.Context, session string, sequence int64, messages []Message) {
-	r := remembered{session: session, sequence: sequence, messages: messages, size: len(session) + 128}
+func (h *LocalHistory) Remember(_ context.Context, business, session string, sequence int64, messages []Message) {
+	size := len(session)
 	for _, m := range messages {
-		r.size += len(m.Text) + 64
+		size += len(m.Text) + 64
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if e := h.sessions[session]; e != nil {
-		h.drop(e)
-	}
-	h.sessions[session] = h.recent.PushFront(r)
-	h.size += r.size
-	for h.size > h.limit {
-		h.drop(h.recent.Back())
-	}
-}
-
-func (h *LocalHistory) drop(e *list.Element) {
-	r := h.recent.Remove(e).(remembered)
-	delete(h.sessions, r.session)
-	h.size -= r.size
+	h.sessions.Put(business, session, remembered{sequence, messages}, size)
 }

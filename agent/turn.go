@@ -57,7 +57,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 		return nil, fmt.Errorf("finish run %s: %w", turn.Run.ID, err)
 	}
 	messages = recent(append(messages, Message{Author: store.AuthorAgent, Text: text}))
-	r.cfg.History.Remember(ctx, turn.SessionID, message.Sequence+1, messages) // the run's own event comes after its reply
+	r.cfg.History.Remember(ctx, agent.BusinessID, turn.SessionID, message.Sequence+1, messages) // the run's own event comes after its reply
 	return &ChatReply{
 		Reply: text, SessionID: turn.SessionID, MessageID: message.ID, RunID: turn.Run.ID, Channel: in.Channel,
 		Status: store.RunStatusFinished, Model: course.steps[len(course.steps)-1].Model, Usage: store.SumUsage(course.steps),

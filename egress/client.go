@@ -1,8 +1,8 @@
 package egress
 
 import (
-	"errors"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -28,29 +28,20 @@ func NewClient(guard *Guard, inFlight int) *http.Client {
 	}
 	guard.through(transport)
 	return &http.Client{
-		Transport: Transport{transport, newKept(transport)},
+		Transport: Transport{transport},
 		// Go would send body and signature again to whatever host a 307 names, and turn the POST into a GET on a 302.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// Transport is the transport of NewClient's clients. It switches protocols with nobody: no request of ours asks for it.
-type Transport struct {
-	*http.Transport
-	kept *kept
-}
+// Transport is the transport of NewClient's clients: net/http's, with the two promises that it lacks.
+type Transport struct{ *http.Transport }
 
-// RoundTrip implements http.RoundTripper. Of an answer that switches protocols all the same net/http makes the bare connection its
-// body, on which no context ends a reading: it is closed here, and the answer has no body.
+// RoundTrip implements http.RoundTripper. No request is sent again that may have arrived, but those that only read. Nobody switches
+// protocols, for no request of ours asks for it: net/http makes the bare connection of a 101 its body, on which no context ends
+// a read, so it is closed here, and the answer has no body.
 func (t Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	t.kept.set.Do(t.Transport.CloseIdleConnections) // which has it complete its settings, those of TLS among them
-	if t.kept.takes(req) {
-		resp, err := t.kept.RoundTrip(req)
-		if !errors.Is(err, errSecond) {
-			return resp, err
-		}
-	}
-	resp, err := t.Transport.RoundTrip(req)
+	resp, err := t.Transport.RoundTrip(once(req))
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 		_ = resp.Body.Close()
 		resp.Body, resp.ContentLength = http.NoBody, 0
@@ -58,10 +49,22 @@ func (t Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// CloseIdleConnections is what http.Client calls.
-func (t Transport) CloseIdleConnections() {
-	t.Transport.CloseIdleConnections()
-	t.kept.CloseIdleConnections()
+// once is the request without what has net/http send it again when its connection ends before the answer: one of two headers,
+// which it knows in their canonical spelling alone. Servers know them in any.
+func once(req *http.Request) *http.Request {
+	out := req
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		values, ok := out.Header[name]
+		if !ok {
+			continue
+		}
+		if out == req { // which a RoundTripper must leave as it is
+			out = req.Clone(req.Context())
+		}
+		delete(out.Header, name)
+		out.Header[strings.ToLower(name)] = values
+	}
+	return out
 }
 
 // WithHeaders is a client that sends these headers with each request, in the place of the request's own of the same name.

@@ -40,7 +40,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// ways are a request of each kind: one that this package makes itself, and those of net/http.
+// ways are a request of each kind.
 var ways = map[string]func(ctx context.Context, url string) (*http.Request, error){
 	"a POST": func(ctx context.Context, url string) (*http.Request, error) {
 		return http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("{}"))

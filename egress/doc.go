@@ -20,8 +20,13 @@
 // The deadline of a call is its context's, from the lookup of the name to the last byte of the body; the client has none of
 // its own, save that a dial and a TLS handshake end after 30 s each. Redirects are not followed: the caller gets the 3xx. No
 // proxy is used, whatever the environment says, for a proxy would dial in the guard's place; only the operator can put one
-// there (Policy.Proxy), which is then in charge of what is reached: its refusal of a tunnel is ErrProxy. There are no cookies and no
-// decompression, and no switch to another protocol: the connection of a 101 is closed, and its body empty. The caller bounds how much of a body it reads. A refusal of the guard is ErrBlocked in the error's chain.
+// there (Policy.Proxy), which is then in charge of what is reached: its refusal of a tunnel is ErrProxy. There are no cookies
+// and no decompression, and no switch to another protocol: the connection of a 101 is closed, and its body empty. The caller
+// bounds how much of a body it reads. A refusal of the guard is ErrBlocked in the error's chain.
+//
+// A request that may have arrived is not sent again, unless it only reads (GET, HEAD), whatever its headers say: a POST whose
+// connection ends before the answer is an error, and the caller's to judge. One of which no byte was written, or which an
+// HTTP/2 server says that it has not processed, goes to another connection.
 //
 // # Secrecy
 //

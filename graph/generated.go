@@ -31,7 +31,6 @@ type Config = graphql.Config[ResolverRoot, DirectiveRoot, ComplexityRoot]
 type ResolverRoot interface {
 	Agent() AgentResolver
 	Delivery() DeliveryResolver
-	Event() EventResolver
 	Mutation() MutationResolver
 	Query() QueryResolver
 	Run() RunResolver
@@ -436,19 +435,6 @@ type DeliveryResolver interface {
 	Event(ctx context.Context, obj *store.Delivery) (*store.Event, error)
 
 	Attempts(ctx context.Context, obj *store.Delivery) ([]*store.Attempt, error)
-}
-type EventResolver interface {
-	Sequence(ctx context.Context, obj *store.Event) (*int, error)
-
-	RunID(ctx context.Context, obj *store.Event) (*string, error)
-
-	Direction(ctx context.Context, obj *store.Event) (store.Direction, error)
-
-	LeadID(ctx context.Context, obj *store.Event) (*string, error)
-	LeadContact(ctx context.Context, obj *store.Event) (*store.Contact, error)
-	LeadCreated(ctx context.Context, obj *store.Event) (bool, error)
-
-	Data(ctx context.Context, obj *store.Event) (store.JSONObject, error)
 }
 type MutationResolver interface {
 	Chat(ctx context.Context, input agent.ChatInput) (*agent.ChatReply, error)
@@ -7007,7 +6993,7 @@ func (ec *executionContext) _Event_sequence(ctx context.Context, field graphql.C
 			return ec.fieldContext_Event_sequence(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.Resolvers.Event().Sequence(ctx, obj)
+			return obj.Sequence()
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
@@ -7018,7 +7004,7 @@ func (ec *executionContext) _Event_sequence(ctx context.Context, field graphql.C
 	)
 }
 func (ec *executionContext) fieldContext_Event_sequence(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
-	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type Int does not have child fields"))
+	return graphql.NewScalarFieldContext("Event", field, true, false, errors.New("field of type Int does not have child fields"))
 }
 
 func (ec *executionContext) _Event_conversationId(ctx context.Context, field graphql.CollectedField, obj *store.Event) (ret graphql.Marshaler) {
@@ -7076,7 +7062,7 @@ func (ec *executionContext) _Event_runId(ctx context.Context, field graphql.Coll
 			return ec.fieldContext_Event_runId(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.Resolvers.Event().RunID(ctx, obj)
+			return obj.RunID()
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
@@ -7087,7 +7073,7 @@ func (ec *executionContext) _Event_runId(ctx context.Context, field graphql.Coll
 	)
 }
 func (ec *executionContext) fieldContext_Event_runId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
-	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type ID does not have child fields"))
+	return graphql.NewScalarFieldContext("Event", field, true, false, errors.New("field of type ID does not have child fields"))
 }
 
 func (ec *executionContext) _Event_type(ctx context.Context, field graphql.CollectedField, obj *store.Event) (ret graphql.Marshaler) {
@@ -7145,7 +7131,7 @@ func (ec *executionContext) _Event_direction(ctx context.Context, field graphql.
 			return ec.fieldContext_Event_direction(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.Resolvers.Event().Direction(ctx, obj)
+			return obj.Direction()
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v store.Direction) graphql.Marshaler {
@@ -7156,7 +7142,7 @@ func (ec *executionContext) _Event_direction(ctx context.Context, field graphql.
 	)
 }
 func (ec *executionContext) fieldContext_Event_direction(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
-	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type Direction does not have child fields"))
+	return graphql.NewScalarFieldContext("Event", field, true, false, errors.New("field of type Direction does not have child fields"))
 }
 
 func (ec *executionContext) _Event_timestamp(ctx context.Context, field graphql.CollectedField, obj *store.Event) (ret graphql.Marshaler) {
@@ -7214,7 +7200,7 @@ func (ec *executionContext) _Event_leadId(ctx context.Context, field graphql.Col
 			return ec.fieldContext_Event_leadId(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.Resolvers.Event().LeadID(ctx, obj)
+			return obj.LeadID()
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
@@ -7225,7 +7211,7 @@ func (ec *executionContext) _Event_leadId(ctx context.Context, field graphql.Col
 	)
 }
 func (ec *executionContext) fieldContext_Event_leadId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
-	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type ID does not have child fields"))
+	return graphql.NewScalarFieldContext("Event", field, true, false, errors.New("field of type ID does not have child fields"))
 }
 
 func (ec *executionContext) _Event_leadContact(ctx context.Context, field graphql.CollectedField, obj *store.Event) (ret graphql.Marshaler) {
@@ -7237,7 +7223,7 @@ func (ec *executionContext) _Event_leadContact(ctx context.Context, field graphq
 			return ec.fieldContext_Event_leadContact(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.Resolvers.Event().LeadContact(ctx, obj)
+			return obj.LeadContact()
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *store.Contact) graphql.Marshaler {
@@ -7252,7 +7238,7 @@ func (ec *executionContext) fieldContext_Event_leadContact(_ context.Context, fi
 		Object:     "Event",
 		Field:      field,
 		IsMethod:   true,
-		IsResolver: true,
+		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return ec.childFields_LeadContact(ctx, field)
 		},
@@ -7269,7 +7255,7 @@ func (ec *executionContext) _Event_leadCreated(ctx context.Context, field graphq
 			return ec.fieldContext_Event_leadCreated(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.Resolvers.Event().LeadCreated(ctx, obj)
+			return obj.LeadCreated()
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
@@ -7280,7 +7266,7 @@ func (ec *executionContext) _Event_leadCreated(ctx context.Context, field graphq
 	)
 }
 func (ec *executionContext) fieldContext_Event_leadCreated(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
-	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type Boolean does not have child fields"))
+	return graphql.NewScalarFieldContext("Event", field, true, false, errors.New("field of type Boolean does not have child fields"))
 }
 
 func (ec *executionContext) _Event_businessId(ctx context.Context, field graphql.CollectedField, obj *store.Event) (ret graphql.Marshaler) {
@@ -7315,7 +7301,7 @@ func (ec *executionContext) _Event_data(ctx context.Context, field graphql.Colle
 			return ec.fieldContext_Event_data(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return ec.Resolvers.Event().Data(ctx, obj)
+			return obj.Data()
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v store.JSONObject) graphql.Marshaler {
@@ -7326,7 +7312,7 @@ func (ec *executionContext) _Event_data(ctx context.Context, field graphql.Colle
 	)
 }
 func (ec *executionContext) fieldContext_Event_data(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
-	return graphql.NewScalarFieldContext("Event", field, true, true, errors.New("field of type JSONObject does not have child fields"))
+	return graphql.NewScalarFieldContext("Event", field, true, false, errors.New("field of type JSONObject does not have child fields"))
 }
 
 func (ec *executionContext) _EventConnection_edges(ctx context.Context, field graphql.CollectedField, obj *store.EventConnection) (ret graphql.Marshaler) {
@@ -14420,309 +14406,78 @@ func (ec *executionContext) _Event(ctx context.Context, sel ast.SelectionSet, ob
 		case "id":
 			out.Values[i] = ec._Event_id(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
-				atomic.AddUint32(&out.Invalids, 1)
+				out.Invalids++
 			}
 		case "sequence":
-			field := field
-
-			innerFunc := func(ctx context.Context, fs *graphql.FieldSet) (res graphql.Marshaler) {
-				defer func() {
-					if r := recover(); r != nil {
-						ec.Error(ctx, ec.Recover(ctx, r))
-					}
-				}()
-				res = ec._Event_sequence(ctx, field, obj)
-				if res == graphql.RequiredNull {
-					atomic.AddUint32(&fs.Invalids, 1)
-				}
-				return res
+			out.Values[i] = ec._Event_sequence(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
 			}
-
-			if field.IsDeferred() {
-				deferredFieldSet.AddField(field)
-				fieldIndex := len(deferredFieldSet.Values) - 1
-				deferredFieldSet.Concurrently(fieldIndex, func(ctx context.Context) graphql.Marshaler {
-					return innerFunc(ctx, deferredFieldSet)
-				})
-
-				for _, deferrable := range field.Deferrables {
-					view, ok := deferLabelToView[deferrable.Label]
-					if !ok {
-						view = deferredFieldSet.NewView()
-						deferLabelToView[deferrable.Label] = view
-					}
-					view.AddIndices(fieldIndex)
-				}
-
-				// don't run the out.Concurrently() call below
-				out.Values[i] = graphql.Null
-				continue
-			}
-
-			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		case "conversationId":
 			out.Values[i] = ec._Event_conversationId(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
-				atomic.AddUint32(&out.Invalids, 1)
+				out.Invalids++
 			}
 		case "sessionId":
 			out.Values[i] = ec._Event_sessionId(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
-				atomic.AddUint32(&out.Invalids, 1)
+				out.Invalids++
 			}
 		case "runId":
-			field := field
-
-			innerFunc := func(ctx context.Context, fs *graphql.FieldSet) (res graphql.Marshaler) {
-				defer func() {
-					if r := recover(); r != nil {
-						ec.Error(ctx, ec.Recover(ctx, r))
-					}
-				}()
-				res = ec._Event_runId(ctx, field, obj)
-				if res == graphql.RequiredNull {
-					atomic.AddUint32(&fs.Invalids, 1)
-				}
-				return res
+			out.Values[i] = ec._Event_runId(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
 			}
-
-			if field.IsDeferred() {
-				deferredFieldSet.AddField(field)
-				fieldIndex := len(deferredFieldSet.Values) - 1
-				deferredFieldSet.Concurrently(fieldIndex, func(ctx context.Context) graphql.Marshaler {
-					return innerFunc(ctx, deferredFieldSet)
-				})
-
-				for _, deferrable := range field.Deferrables {
-					view, ok := deferLabelToView[deferrable.Label]
-					if !ok {
-						view = deferredFieldSet.NewView()
-						deferLabelToView[deferrable.Label] = view
-					}
-					view.AddIndices(fieldIndex)
-				}
-
-				// don't run the out.Concurrently() call below
-				out.Values[i] = graphql.Null
-				continue
-			}
-
-			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		case "type":
 			out.Values[i] = ec._Event_type(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
-				atomic.AddUint32(&out.Invalids, 1)
+				out.Invalids++
 			}
 		case "channel":
 			out.Values[i] = ec._Event_channel(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
-				atomic.AddUint32(&out.Invalids, 1)
+				out.Invalids++
 			}
 		case "direction":
-			field := field
-
-			innerFunc := func(ctx context.Context, fs *graphql.FieldSet) (res graphql.Marshaler) {
-				defer func() {
-					if r := recover(); r != nil {
-						ec.Error(ctx, ec.Recover(ctx, r))
-					}
-				}()
-				res = ec._Event_direction(ctx, field, obj)
-				if res == graphql.Null {
-					atomic.AddUint32(&fs.Invalids, 1)
-				}
-				return res
+			out.Values[i] = ec._Event_direction(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
 			}
-
-			if field.IsDeferred() {
-				deferredFieldSet.AddField(field)
-				fieldIndex := len(deferredFieldSet.Values) - 1
-				deferredFieldSet.Concurrently(fieldIndex, func(ctx context.Context) graphql.Marshaler {
-					return innerFunc(ctx, deferredFieldSet)
-				})
-
-				for _, deferrable := range field.Deferrables {
-					view, ok := deferLabelToView[deferrable.Label]
-					if !ok {
-						view = deferredFieldSet.NewView()
-						deferLabelToView[deferrable.Label] = view
-					}
-					view.AddIndices(fieldIndex)
-				}
-
-				// don't run the out.Concurrently() call below
-				out.Values[i] = graphql.Null
-				continue
-			}
-
-			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		case "timestamp":
 			out.Values[i] = ec._Event_timestamp(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
-				atomic.AddUint32(&out.Invalids, 1)
+				out.Invalids++
 			}
 		case "agentId":
 			out.Values[i] = ec._Event_agentId(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
-				atomic.AddUint32(&out.Invalids, 1)
+				out.Invalids++
 			}
 		case "leadId":
-			field := field
-
-			innerFunc := func(ctx context.Context, fs *graphql.FieldSet) (res graphql.Marshaler) {
-				defer func() {
-					if r := recover(); r != nil {
-						ec.Error(ctx, ec.Recover(ctx, r))
-					}
-				}()
-				res = ec._Event_leadId(ctx, field, obj)
-				if res == graphql.RequiredNull {
-					atomic.AddUint32(&fs.Invalids, 1)
-				}
-				return res
+			out.Values[i] = ec._Event_leadId(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
 			}
-
-			if field.IsDeferred() {
-				deferredFieldSet.AddField(field)
-				fieldIndex := len(deferredFieldSet.Values) - 1
-				deferredFieldSet.Concurrently(fieldIndex, func(ctx context.Context) graphql.Marshaler {
-					return innerFunc(ctx, deferredFieldSet)
-				})
-
-				for _, deferrable := range field.Deferrables {
-					view, ok := deferLabelToView[deferrable.Label]
-					if !ok {
-						view = deferredFieldSet.NewView()
-						deferLabelToView[deferrable.Label] = view
-					}
-					view.AddIndices(fieldIndex)
-				}
-
-				// don't run the out.Concurrently() call below
-				out.Values[i] = graphql.Null
-				continue
-			}
-
-			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		case "leadContact":
-			field := field
-
-			innerFunc := func(ctx context.Context, fs *graphql.FieldSet) (res graphql.Marshaler) {
-				defer func() {
-					if r := recover(); r != nil {
-						ec.Error(ctx, ec.Recover(ctx, r))
-					}
-				}()
-				res = ec._Event_leadContact(ctx, field, obj)
-				if res == graphql.Null {
-					atomic.AddUint32(&fs.Invalids, 1)
-				}
-				return res
+			out.Values[i] = ec._Event_leadContact(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
 			}
-
-			if field.IsDeferred() {
-				deferredFieldSet.AddField(field)
-				fieldIndex := len(deferredFieldSet.Values) - 1
-				deferredFieldSet.Concurrently(fieldIndex, func(ctx context.Context) graphql.Marshaler {
-					return innerFunc(ctx, deferredFieldSet)
-				})
-
-				for _, deferrable := range field.Deferrables {
-					view, ok := deferLabelToView[deferrable.Label]
-					if !ok {
-						view = deferredFieldSet.NewView()
-						deferLabelToView[deferrable.Label] = view
-					}
-					view.AddIndices(fieldIndex)
-				}
-
-				// don't run the out.Concurrently() call below
-				out.Values[i] = graphql.Null
-				continue
-			}
-
-			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		case "leadCreated":
-			field := field
-
-			innerFunc := func(ctx context.Context, fs *graphql.FieldSet) (res graphql.Marshaler) {
-				defer func() {
-					if r := recover(); r != nil {
-						ec.Error(ctx, ec.Recover(ctx, r))
-					}
-				}()
-				res = ec._Event_leadCreated(ctx, field, obj)
-				if res == graphql.Null {
-					atomic.AddUint32(&fs.Invalids, 1)
-				}
-				return res
+			out.Values[i] = ec._Event_leadCreated(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
 			}
-
-			if field.IsDeferred() {
-				deferredFieldSet.AddField(field)
-				fieldIndex := len(deferredFieldSet.Values) - 1
-				deferredFieldSet.Concurrently(fieldIndex, func(ctx context.Context) graphql.Marshaler {
-					return innerFunc(ctx, deferredFieldSet)
-				})
-
-				for _, deferrable := range field.Deferrables {
-					view, ok := deferLabelToView[deferrable.Label]
-					if !ok {
-						view = deferredFieldSet.NewView()
-						deferLabelToView[deferrable.Label] = view
-					}
-					view.AddIndices(fieldIndex)
-				}
-
-				// don't run the out.Concurrently() call below
-				out.Values[i] = graphql.Null
-				continue
-			}
-
-			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		case "businessId":
 			out.Values[i] = ec._Event_businessId(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
-				atomic.AddUint32(&out.Invalids, 1)
+				out.Invalids++
 			}
 		case "data":
-			field := field
-
-			innerFunc := func(ctx context.Context, fs *graphql.FieldSet) (res graphql.Marshaler) {
-				defer func() {
-					if r := recover(); r != nil {
-						ec.Error(ctx, ec.Recover(ctx, r))
-					}
-				}()
-				res = ec._Event_data(ctx, field, obj)
-				if res == graphql.Null {
-					atomic.AddUint32(&fs.Invalids, 1)
-				}
-				return res
+			out.Values[i] = ec._Event_data(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
 			}
-
-			if field.IsDeferred() {
-				deferredFieldSet.AddField(field)
-				fieldIndex := len(deferredFieldSet.Values) - 1
-				deferredFieldSet.Concurrently(fieldIndex, func(ctx context.Context) graphql.Marshaler {
-					return innerFunc(ctx, deferredFieldSet)
-				})
-
-				for _, deferrable := range field.Deferrables {
-					view, ok := deferLabelToView[deferrable.Label]
-					if !ok {
-						view = deferredFieldSet.NewView()
-						deferLabelToView[deferrable.Label] = view
-					}
-					view.AddIndices(fieldIndex)
-				}
-
-				// don't run the out.Concurrently() call below
-				out.Values[i] = graphql.Null
-				continue
-			}
-
-			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -17365,24 +17120,66 @@ func (ec *executionContext) marshalNApiKey2ᚖparleyᚋstoreᚐCredential(ctx co
 }
 
 func (ec *executionContext) unmarshalNAttemptTrigger2parleyᚋstoreᚐAttemptTrigger(ctx context.Context, v any) (store.AttemptTrigger, error) {
-	var res store.AttemptTrigger
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNAttemptTrigger2parleyᚋstoreᚐAttemptTrigger[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNAttemptTrigger2parleyᚋstoreᚐAttemptTrigger(ctx context.Context, sel ast.SelectionSet, v store.AttemptTrigger) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNAttemptTrigger2parleyᚋstoreᚐAttemptTrigger[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
 
+var (
+	unmarshalNAttemptTrigger2parleyᚋstoreᚐAttemptTrigger = map[string]store.AttemptTrigger{
+		"AUTOMATIC": store.TriggerAutomatic,
+		"MANUAL":    store.TriggerManual,
+		"REPLAY":    store.TriggerReplay,
+		"TEST":      store.TriggerTest,
+	}
+	marshalNAttemptTrigger2parleyᚋstoreᚐAttemptTrigger = map[store.AttemptTrigger]string{
+		store.TriggerAutomatic: "AUTOMATIC",
+		store.TriggerManual:    "MANUAL",
+		store.TriggerReplay:    "REPLAY",
+		store.TriggerTest:      "TEST",
+	}
+)
+
 func (ec *executionContext) unmarshalNAuthor2parleyᚋstoreᚐAuthor(ctx context.Context, v any) (store.Author, error) {
-	var res store.Author
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNAuthor2parleyᚋstoreᚐAuthor[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNAuthor2parleyᚋstoreᚐAuthor(ctx context.Context, sel ast.SelectionSet, v store.Author) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNAuthor2parleyᚋstoreᚐAuthor[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
+
+var (
+	unmarshalNAuthor2parleyᚋstoreᚐAuthor = map[string]store.Author{
+		"LEAD":  store.AuthorLead,
+		"AGENT": store.AuthorAgent,
+		"HUMAN": store.AuthorHuman,
+	}
+	marshalNAuthor2parleyᚋstoreᚐAuthor = map[store.Author]string{
+		store.AuthorLead:  "LEAD",
+		store.AuthorAgent: "AGENT",
+		store.AuthorHuman: "HUMAN",
+	}
+)
 
 func (ec *executionContext) unmarshalNBoolean2bool(ctx context.Context, v any) (bool, error) {
 	res, err := graphql.UnmarshalBoolean(v)
@@ -17411,14 +17208,42 @@ func (ec *executionContext) marshalNBusiness2ᚖparleyᚋstoreᚐBusiness(ctx co
 }
 
 func (ec *executionContext) unmarshalNChannel2parleyᚋstoreᚐChannel(ctx context.Context, v any) (store.Channel, error) {
-	var res store.Channel
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNChannel2parleyᚋstoreᚐChannel[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNChannel2parleyᚋstoreᚐChannel(ctx context.Context, sel ast.SelectionSet, v store.Channel) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNChannel2parleyᚋstoreᚐChannel[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
+
+var (
+	unmarshalNChannel2parleyᚋstoreᚐChannel = map[string]store.Channel{
+		"VOICE":     store.Voice,
+		"SMS":       store.SMS,
+		"WHATSAPP":  store.WhatsApp,
+		"INSTAGRAM": store.Instagram,
+		"GMAIL":     store.Gmail,
+		"OUTLOOK":   store.Outlook,
+		"LINKEDIN":  store.LinkedIn,
+	}
+	marshalNChannel2parleyᚋstoreᚐChannel = map[store.Channel]string{
+		store.Voice:     "VOICE",
+		store.SMS:       "SMS",
+		store.WhatsApp:  "WHATSAPP",
+		store.Instagram: "INSTAGRAM",
+		store.Gmail:     "GMAIL",
+		store.Outlook:   "OUTLOOK",
+		store.LinkedIn:  "LINKEDIN",
+	}
+)
 
 func (ec *executionContext) marshalNChannelMessageUsage2parleyᚋstoreᚐChannelMessageUsage(ctx context.Context, sel ast.SelectionSet, v store.ChannelMessageUsage) graphql.Marshaler {
 	return ec._ChannelMessageUsage(ctx, sel, &v)
@@ -17491,14 +17316,32 @@ func (ec *executionContext) marshalNChatReply2ᚖparleyᚋagentᚐChatReply(ctx 
 }
 
 func (ec *executionContext) unmarshalNConcurrencyPolicy2parleyᚋstoreᚐConcurrencyPolicy(ctx context.Context, v any) (store.ConcurrencyPolicy, error) {
-	var res store.ConcurrencyPolicy
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNConcurrencyPolicy2parleyᚋstoreᚐConcurrencyPolicy[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNConcurrencyPolicy2parleyᚋstoreᚐConcurrencyPolicy(ctx context.Context, sel ast.SelectionSet, v store.ConcurrencyPolicy) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNConcurrencyPolicy2parleyᚋstoreᚐConcurrencyPolicy[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
+
+var (
+	unmarshalNConcurrencyPolicy2parleyᚋstoreᚐConcurrencyPolicy = map[string]store.ConcurrencyPolicy{
+		"ENQUEUE": store.Enqueue,
+		"REJECT":  store.Reject,
+	}
+	marshalNConcurrencyPolicy2parleyᚋstoreᚐConcurrencyPolicy = map[store.ConcurrencyPolicy]string{
+		store.Enqueue: "ENQUEUE",
+		store.Reject:  "REJECT",
+	}
+)
 
 func (ec *executionContext) marshalNCreateAccessTokenPayload2ᚖparleyᚋstoreᚐNewCredential(ctx context.Context, sel ast.SelectionSet, v *store.NewCredential) graphql.Marshaler {
 	if v == nil {
@@ -17618,34 +17461,94 @@ func (ec *executionContext) marshalNDeliveryEdge2ᚕparleyᚋstoreᚐEdgeᚄ(ctx
 }
 
 func (ec *executionContext) unmarshalNDeliveryStatus2parleyᚋstoreᚐDeliveryStatus(ctx context.Context, v any) (store.DeliveryStatus, error) {
-	var res store.DeliveryStatus
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNDeliveryStatus2parleyᚋstoreᚐDeliveryStatus[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNDeliveryStatus2parleyᚋstoreᚐDeliveryStatus(ctx context.Context, sel ast.SelectionSet, v store.DeliveryStatus) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNDeliveryStatus2parleyᚋstoreᚐDeliveryStatus[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
 
+var (
+	unmarshalNDeliveryStatus2parleyᚋstoreᚐDeliveryStatus = map[string]store.DeliveryStatus{
+		"PENDING":   store.Pending,
+		"RETRYING":  store.Retrying,
+		"DELIVERED": store.Delivered,
+		"FAILED":    store.Failed,
+		"SKIPPED":   store.Skipped,
+	}
+	marshalNDeliveryStatus2parleyᚋstoreᚐDeliveryStatus = map[store.DeliveryStatus]string{
+		store.Pending:   "PENDING",
+		store.Retrying:  "RETRYING",
+		store.Delivered: "DELIVERED",
+		store.Failed:    "FAILED",
+		store.Skipped:   "SKIPPED",
+	}
+)
+
 func (ec *executionContext) unmarshalNDirection2parleyᚋstoreᚐDirection(ctx context.Context, v any) (store.Direction, error) {
-	var res store.Direction
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNDirection2parleyᚋstoreᚐDirection[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNDirection2parleyᚋstoreᚐDirection(ctx context.Context, sel ast.SelectionSet, v store.Direction) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNDirection2parleyᚋstoreᚐDirection[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
 
+var (
+	unmarshalNDirection2parleyᚋstoreᚐDirection = map[string]store.Direction{
+		"INBOUND":  store.Inbound,
+		"OUTBOUND": store.Outbound,
+	}
+	marshalNDirection2parleyᚋstoreᚐDirection = map[store.Direction]string{
+		store.Inbound:  "INBOUND",
+		store.Outbound: "OUTBOUND",
+	}
+)
+
 func (ec *executionContext) unmarshalNEndpointStatus2parleyᚋstoreᚐEndpointStatus(ctx context.Context, v any) (store.EndpointStatus, error) {
-	var res store.EndpointStatus
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNEndpointStatus2parleyᚋstoreᚐEndpointStatus[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNEndpointStatus2parleyᚋstoreᚐEndpointStatus(ctx context.Context, sel ast.SelectionSet, v store.EndpointStatus) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNEndpointStatus2parleyᚋstoreᚐEndpointStatus[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
+
+var (
+	unmarshalNEndpointStatus2parleyᚋstoreᚐEndpointStatus = map[string]store.EndpointStatus{
+		"ENABLED":  store.Enabled,
+		"DISABLED": store.Disabled,
+	}
+	marshalNEndpointStatus2parleyᚋstoreᚐEndpointStatus = map[store.EndpointStatus]string{
+		store.Enabled:  "ENABLED",
+		store.Disabled: "DISABLED",
+	}
+)
 
 func (ec *executionContext) marshalNEvent2ᚕᚖparleyᚋstoreᚐEventᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Event) graphql.Marshaler {
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
@@ -17714,14 +17617,44 @@ func (ec *executionContext) marshalNEventEdge2ᚖparleyᚋstoreᚐEdge(ctx conte
 }
 
 func (ec *executionContext) unmarshalNEventType2parleyᚋstoreᚐEventType(ctx context.Context, v any) (store.EventType, error) {
-	var res store.EventType
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNEventType2parleyᚋstoreᚐEventType[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNEventType2parleyᚋstoreᚐEventType(ctx context.Context, sel ast.SelectionSet, v store.EventType) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNEventType2parleyᚋstoreᚐEventType[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
+
+var (
+	unmarshalNEventType2parleyᚋstoreᚐEventType = map[string]store.EventType{
+		"MESSAGE_CREATED":             store.MessageCreated,
+		"CONVERSATION_HOLDER_CHANGED": store.ConversationHolderChanged,
+		"INBOX_ITEM_CREATED":          store.InboxItemCreated,
+		"RUN_FINISHED":                store.RunFinished,
+		"RUN_FAILED":                  store.RunFailed,
+		"CALL_ENDED":                  store.CallEnded,
+		"CHANNEL_STATUS_CHANGED":      store.ChannelStatusChanged,
+		"APPROVAL_REQUESTED":          store.ApprovalRequested,
+	}
+	marshalNEventType2parleyᚋstoreᚐEventType = map[store.EventType]string{
+		store.MessageCreated:            "MESSAGE_CREATED",
+		store.ConversationHolderChanged: "CONVERSATION_HOLDER_CHANGED",
+		store.InboxItemCreated:          "INBOX_ITEM_CREATED",
+		store.RunFinished:               "RUN_FINISHED",
+		store.RunFailed:                 "RUN_FAILED",
+		store.CallEnded:                 "CALL_ENDED",
+		store.ChannelStatusChanged:      "CHANNEL_STATUS_CHANGED",
+		store.ApprovalRequested:         "APPROVAL_REQUESTED",
+	}
+)
 
 func (ec *executionContext) unmarshalNEventType2ᚕparleyᚋstoreᚐEventTypeᚄ(ctx context.Context, v any) ([]store.EventType, error) {
 	vSlice := graphql.CoerceList(v)
@@ -17902,14 +17835,34 @@ func (ec *executionContext) marshalNModel2parleyᚋstoreᚐModel(ctx context.Con
 }
 
 func (ec *executionContext) unmarshalNModelProvider2parleyᚋstoreᚐModelProvider(ctx context.Context, v any) (store.ModelProvider, error) {
-	var res store.ModelProvider
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNModelProvider2parleyᚋstoreᚐModelProvider[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNModelProvider2parleyᚋstoreᚐModelProvider(ctx context.Context, sel ast.SelectionSet, v store.ModelProvider) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNModelProvider2parleyᚋstoreᚐModelProvider[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
+
+var (
+	unmarshalNModelProvider2parleyᚋstoreᚐModelProvider = map[string]store.ModelProvider{
+		"EMBEDDED":  store.ProviderEmbedded,
+		"OPENAI":    store.ProviderOpenAI,
+		"ANTHROPIC": store.ProviderAnthropic,
+	}
+	marshalNModelProvider2parleyᚋstoreᚐModelProvider = map[store.ModelProvider]string{
+		store.ProviderEmbedded:  "EMBEDDED",
+		store.ProviderOpenAI:    "OPENAI",
+		store.ProviderAnthropic: "ANTHROPIC",
+	}
+)
 
 func (ec *executionContext) marshalNPageInfo2parleyᚋstoreᚐPageInfo(ctx context.Context, sel ast.SelectionSet, v store.PageInfo) graphql.Marshaler {
 	return ec._PageInfo(ctx, sel, &v)
@@ -17942,14 +17895,34 @@ func (ec *executionContext) marshalNReplayJob2ᚖparleyᚋstoreᚐReplay(ctx con
 }
 
 func (ec *executionContext) unmarshalNReplayStatus2parleyᚋstoreᚐReplayStatus(ctx context.Context, v any) (store.ReplayStatus, error) {
-	var res store.ReplayStatus
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNReplayStatus2parleyᚋstoreᚐReplayStatus[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNReplayStatus2parleyᚋstoreᚐReplayStatus(ctx context.Context, sel ast.SelectionSet, v store.ReplayStatus) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNReplayStatus2parleyᚋstoreᚐReplayStatus[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
+
+var (
+	unmarshalNReplayStatus2parleyᚋstoreᚐReplayStatus = map[string]store.ReplayStatus{
+		"RUNNING":  store.ReplayRunning,
+		"FINISHED": store.ReplayFinished,
+		"STOPPED":  store.ReplayStopped,
+	}
+	marshalNReplayStatus2parleyᚋstoreᚐReplayStatus = map[store.ReplayStatus]string{
+		store.ReplayRunning:  "RUNNING",
+		store.ReplayFinished: "FINISHED",
+		store.ReplayStopped:  "STOPPED",
+	}
+)
 
 func (ec *executionContext) marshalNRotateWebhookSecretPayload2ᚖparleyᚋstoreᚐRotated(ctx context.Context, sel ast.SelectionSet, v *store.Rotated) graphql.Marshaler {
 	if v == nil {
@@ -18018,14 +17991,36 @@ func (ec *executionContext) marshalNRunEdge2ᚕparleyᚋstoreᚐEdgeᚄ(ctx cont
 }
 
 func (ec *executionContext) unmarshalNRunStatus2parleyᚋstoreᚐRunStatus(ctx context.Context, v any) (store.RunStatus, error) {
-	var res store.RunStatus
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNRunStatus2parleyᚋstoreᚐRunStatus[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNRunStatus2parleyᚋstoreᚐRunStatus(ctx context.Context, sel ast.SelectionSet, v store.RunStatus) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNRunStatus2parleyᚋstoreᚐRunStatus[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
+
+var (
+	unmarshalNRunStatus2parleyᚋstoreᚐRunStatus = map[string]store.RunStatus{
+		"RUNNING":           store.RunRunning,
+		"AWAITING_APPROVAL": store.RunAwaitingApproval,
+		"FINISHED":          store.RunStatusFinished,
+		"FAILED":            store.RunStatusFailed,
+	}
+	marshalNRunStatus2parleyᚋstoreᚐRunStatus = map[store.RunStatus]string{
+		store.RunRunning:          "RUNNING",
+		store.RunAwaitingApproval: "AWAITING_APPROVAL",
+		store.RunStatusFinished:   "FINISHED",
+		store.RunStatusFailed:     "FAILED",
+	}
+)
 
 func (ec *executionContext) marshalNRunStep2parleyᚋstoreᚐRunStep(ctx context.Context, sel ast.SelectionSet, v store.RunStep) graphql.Marshaler {
 	return ec._RunStep(ctx, sel, &v)
@@ -18048,14 +18043,34 @@ func (ec *executionContext) marshalNRunStep2ᚕparleyᚋstoreᚐRunStepᚄ(ctx c
 }
 
 func (ec *executionContext) unmarshalNScope2parleyᚋstoreᚐScope(ctx context.Context, v any) (store.Scope, error) {
-	var res store.Scope
-	err := res.UnmarshalGQL(v)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalNScope2parleyᚋstoreᚐScope[tmp]
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNScope2parleyᚋstoreᚐScope(ctx context.Context, sel ast.SelectionSet, v store.Scope) graphql.Marshaler {
-	return v
+	_ = sel
+	res := graphql.MarshalString(marshalNScope2parleyᚋstoreᚐScope[v])
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
 }
+
+var (
+	unmarshalNScope2parleyᚋstoreᚐScope = map[string]store.Scope{
+		"READ":    store.ScopeRead,
+		"OPERATE": store.ScopeOperate,
+		"ADMIN":   store.ScopeAdmin,
+	}
+	marshalNScope2parleyᚋstoreᚐScope = map[store.Scope]string{
+		store.ScopeRead:    "READ",
+		store.ScopeOperate: "OPERATE",
+		store.ScopeAdmin:   "ADMIN",
+	}
+)
 
 func (ec *executionContext) unmarshalNString2string(ctx context.Context, v any) (string, error) {
 	res, err := graphql.UnmarshalString(v)
@@ -18475,17 +18490,31 @@ func (ec *executionContext) unmarshalOConcurrencyPolicy2ᚖparleyᚋstoreᚐConc
 	if v == nil {
 		return nil, nil
 	}
-	var res = new(store.ConcurrencyPolicy)
-	err := res.UnmarshalGQL(v)
-	return res, graphql.ErrorOnPath(ctx, err)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalOConcurrencyPolicy2ᚖparleyᚋstoreᚐConcurrencyPolicy[tmp]
+	return &res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalOConcurrencyPolicy2ᚖparleyᚋstoreᚐConcurrencyPolicy(ctx context.Context, sel ast.SelectionSet, v *store.ConcurrencyPolicy) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
 	}
-	return v
+	_ = sel
+	_ = ctx
+	res := graphql.MarshalString(marshalOConcurrencyPolicy2ᚖparleyᚋstoreᚐConcurrencyPolicy[*v])
+	return res
 }
+
+var (
+	unmarshalOConcurrencyPolicy2ᚖparleyᚋstoreᚐConcurrencyPolicy = map[string]store.ConcurrencyPolicy{
+		"ENQUEUE": store.Enqueue,
+		"REJECT":  store.Reject,
+	}
+	marshalOConcurrencyPolicy2ᚖparleyᚋstoreᚐConcurrencyPolicy = map[store.ConcurrencyPolicy]string{
+		store.Enqueue: "ENQUEUE",
+		store.Reject:  "REJECT",
+	}
+)
 
 func (ec *executionContext) marshalODelivery2ᚖparleyᚋstoreᚐDelivery(ctx context.Context, sel ast.SelectionSet, v *store.Delivery) graphql.Marshaler {
 	if v == nil {
@@ -18498,33 +18527,67 @@ func (ec *executionContext) unmarshalODeliveryStatus2ᚖparleyᚋstoreᚐDeliver
 	if v == nil {
 		return nil, nil
 	}
-	var res = new(store.DeliveryStatus)
-	err := res.UnmarshalGQL(v)
-	return res, graphql.ErrorOnPath(ctx, err)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalODeliveryStatus2ᚖparleyᚋstoreᚐDeliveryStatus[tmp]
+	return &res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalODeliveryStatus2ᚖparleyᚋstoreᚐDeliveryStatus(ctx context.Context, sel ast.SelectionSet, v *store.DeliveryStatus) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
 	}
-	return v
+	_ = sel
+	_ = ctx
+	res := graphql.MarshalString(marshalODeliveryStatus2ᚖparleyᚋstoreᚐDeliveryStatus[*v])
+	return res
 }
+
+var (
+	unmarshalODeliveryStatus2ᚖparleyᚋstoreᚐDeliveryStatus = map[string]store.DeliveryStatus{
+		"PENDING":   store.Pending,
+		"RETRYING":  store.Retrying,
+		"DELIVERED": store.Delivered,
+		"FAILED":    store.Failed,
+		"SKIPPED":   store.Skipped,
+	}
+	marshalODeliveryStatus2ᚖparleyᚋstoreᚐDeliveryStatus = map[store.DeliveryStatus]string{
+		store.Pending:   "PENDING",
+		store.Retrying:  "RETRYING",
+		store.Delivered: "DELIVERED",
+		store.Failed:    "FAILED",
+		store.Skipped:   "SKIPPED",
+	}
+)
 
 func (ec *executionContext) unmarshalOEndpointStatus2ᚖparleyᚋstoreᚐEndpointStatus(ctx context.Context, v any) (*store.EndpointStatus, error) {
 	if v == nil {
 		return nil, nil
 	}
-	var res = new(store.EndpointStatus)
-	err := res.UnmarshalGQL(v)
-	return res, graphql.ErrorOnPath(ctx, err)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalOEndpointStatus2ᚖparleyᚋstoreᚐEndpointStatus[tmp]
+	return &res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalOEndpointStatus2ᚖparleyᚋstoreᚐEndpointStatus(ctx context.Context, sel ast.SelectionSet, v *store.EndpointStatus) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
 	}
-	return v
+	_ = sel
+	_ = ctx
+	res := graphql.MarshalString(marshalOEndpointStatus2ᚖparleyᚋstoreᚐEndpointStatus[*v])
+	return res
 }
+
+var (
+	unmarshalOEndpointStatus2ᚖparleyᚋstoreᚐEndpointStatus = map[string]store.EndpointStatus{
+		"ENABLED":  store.Enabled,
+		"DISABLED": store.Disabled,
+	}
+	marshalOEndpointStatus2ᚖparleyᚋstoreᚐEndpointStatus = map[store.EndpointStatus]string{
+		store.Enabled:  "ENABLED",
+		store.Disabled: "DISABLED",
+	}
+)
 
 func (ec *executionContext) unmarshalOEventFilter2ᚖparleyᚋstoreᚐEventFilter(ctx context.Context, v any) (*store.EventFilter, error) {
 	if v == nil {
@@ -18727,17 +18790,35 @@ func (ec *executionContext) unmarshalORunStatus2ᚖparleyᚋstoreᚐRunStatus(ct
 	if v == nil {
 		return nil, nil
 	}
-	var res = new(store.RunStatus)
-	err := res.UnmarshalGQL(v)
-	return res, graphql.ErrorOnPath(ctx, err)
+	tmp, err := graphql.UnmarshalString(v)
+	res := unmarshalORunStatus2ᚖparleyᚋstoreᚐRunStatus[tmp]
+	return &res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalORunStatus2ᚖparleyᚋstoreᚐRunStatus(ctx context.Context, sel ast.SelectionSet, v *store.RunStatus) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
 	}
-	return v
+	_ = sel
+	_ = ctx
+	res := graphql.MarshalString(marshalORunStatus2ᚖparleyᚋstoreᚐRunStatus[*v])
+	return res
 }
+
+var (
+	unmarshalORunStatus2ᚖparleyᚋstoreᚐRunStatus = map[string]store.RunStatus{
+		"RUNNING":           store.RunRunning,
+		"AWAITING_APPROVAL": store.RunAwaitingApproval,
+		"FINISHED":          store.RunStatusFinished,
+		"FAILED":            store.RunStatusFailed,
+	}
+	marshalORunStatus2ᚖparleyᚋstoreᚐRunStatus = map[store.RunStatus]string{
+		store.RunRunning:          "RUNNING",
+		store.RunAwaitingApproval: "AWAITING_APPROVAL",
+		store.RunStatusFinished:   "FINISHED",
+		store.RunStatusFailed:     "FAILED",
+	}
+)
 
 func (ec *executionContext) unmarshalOString2ᚕstringᚄ(ctx context.Context, v any) ([]string, error) {
 	if v == nil {

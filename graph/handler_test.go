@@ -19,12 +19,11 @@ import (
 // server is the schema's handler, without a database, for an ADMIN viewer.
 func server(t *testing.T, cfg graph.HandlerConfig) (ask func(body string) (status int, answer string)) {
 	t.Helper()
-	ask, _ = servers(t, cfg)
-	return ask
+	return servers(t, cfg)("biz_1")
 }
 
-// servers is server, and the same one for callers without a credential.
-func servers(t *testing.T, cfg graph.HandlerConfig) (ask, strange func(body string) (status int, answer string)) {
+// servers is server, for the viewers of several businesses; "" is a caller without a credential.
+func servers(t *testing.T, cfg graph.HandlerConfig) (by func(business string) (ask func(body string) (status int, answer string))) {
 	t.Helper()
 	if cfg.Resolver == nil {
 		cfg.Resolver = &graph.Resolver{}
@@ -39,8 +38,11 @@ func servers(t *testing.T, cfg graph.HandlerConfig) (ask, strange func(body stri
 			t.Error(err)
 		}
 	})
-	v := &store.Viewer{BusinessID: "biz_1", Credential: &store.Credential{ID: "c", Kind: store.KindAccessToken, Scope: store.ScopeAdmin, Prefix: "at_12345"}}
-	by := func(v *store.Viewer) func(string) (int, string) {
+	return func(business string) func(string) (int, string) {
+		var v *store.Viewer
+		if business != "" {
+			v = &store.Viewer{BusinessID: business, Credential: &store.Credential{ID: "c", Kind: store.KindAccessToken, Scope: store.ScopeAdmin, Prefix: "at_12345"}}
+		}
 		return func(body string) (int, string) {
 			r := httptest.NewRequest(http.MethodPost, "/graphql", strings.NewReader(body))
 			r.Header.Set("Content-Type", "application/json")
@@ -49,7 +51,6 @@ func servers(t *testing.T, cfg graph.HandlerConfig) (ask, strange func(body stri
 			return w.Code, w.Body.String()
 		}
 	}
-	return by(v), by(nil)
 }
 
 func TestInternalErrorsShowTheRequestAndNothingElse(t *testing.T) {
@@ -104,11 +105,12 @@ func TestPersistedQueries(t *testing.T) {
 	expect(body("", hash(query), 1), `"code":"BAD_USER_INPUT","reason":"persisted_query_not_found"`)
 }
 
-// TestStrangers: who has no credential changes nothing of what the clients of a business have sent before, and sends no documents
-// that are work.
+// TestStrangers: who has no credential, or another business's, changes nothing of what the clients of a business have sent before; and
+// without one nobody sends documents that are work.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	ask, strange := servers(t, graph.HandlerConfig{})
+	by := servers(t, graph.HandlerConfig{})
+	ask, strange := by("biz_1"), by("")
 	persisted := func(query, known string) string {
 		hash := fmt.Sprintf("%x", sha256.Sum256([]byte(known)))
 		b, _ := json.Marshal(map[string]any{"query": query, "extensions": map[string]any{"persistedQuery": map[string]any{"version": 1, "sha256Hash": hash}}})
@@ -124,8 +126,18 @@ func TestStrangers(t *testing.T) {
 	if _, got := ask(persisted(known, known)); got != answer {
 		t.Errorf("a viewer got %s", got)
 	}
-	for i := range 45 { // the cache has room for 41
+	another := by("biz_2")
+	for i := range 100 { // the cache has room for 41
 		other := fmt.Sprintf("{ a%d: __typename } # %s", i, strings.Repeat("x", 100<<10))
+		if _, got := another(persisted(other, other)); !strings.Contains(got, `{"data":{"a`) {
+			t.Fatalf("another business got %.300s", got)
+		}
+	}
+	if _, got := ask(persisted("", known)); got != answer {
+		t.Errorf("another business pushed it out: %s", got)
+	}
+	for i := range 45 {
+		other := fmt.Sprintf("{ a%d: __typename } # %s", i, strings.Repeat("y", 100<<10))
 		if _, got := strange(persisted(other, other)); !strings.Contains(got, `"code":"UNAUTHENTICATED"`) {
 			t.Fatalf("a stranger got %.300s", got)
 		}

@@ -39,69 +39,6 @@ func (r *deliveryResolver) Attempts(ctx context.Context, obj *store.Delivery) ([
 	})
 }
 
-// Sequence is the resolver for the sequence field.
-func (r *eventResolver) Sequence(ctx context.Context, obj *store.Event) (*int, error) {
-	d, err := obj.Details()
-	if err != nil {
-		return nil, err
-	}
-	return d.Sequence, nil
-}
-
-// RunID is the resolver for the runId field.
-func (r *eventResolver) RunID(ctx context.Context, obj *store.Event) (*string, error) {
-	d, err := obj.Details()
-	if err != nil {
-		return nil, err
-	}
-	return d.RunID, nil
-}
-
-// Direction is the resolver for the direction field.
-func (r *eventResolver) Direction(ctx context.Context, obj *store.Event) (store.Direction, error) {
-	d, err := obj.Details()
-	if err != nil {
-		return "", err
-	}
-	return d.Direction, nil
-}
-
-// LeadID is the resolver for the leadId field.
-func (r *eventResolver) LeadID(ctx context.Context, obj *store.Event) (*string, error) {
-	d, err := obj.Details()
-	if err != nil {
-		return nil, err
-	}
-	return d.LeadID, nil
-}
-
-// LeadContact is the resolver for the leadContact field.
-func (r *eventResolver) LeadContact(ctx context.Context, obj *store.Event) (*store.Contact, error) {
-	d, err := obj.Details()
-	if err != nil {
-		return nil, err
-	}
-	return &d.LeadContact, nil
-}
-
-// LeadCreated is the resolver for the leadCreated field.
-func (r *eventResolver) LeadCreated(ctx context.Context, obj *store.Event) (bool, error) {
-	d, err := obj.Details()
-	if err != nil {
-		return false, err
-	}
-	return d.LeadCreated, nil
-}
-
-// Data is the resolver for the data field.
-func (r *eventResolver) Data(ctx context.Context, obj *store.Event) (store.JSONObject, error) {
-	d, err := obj.Details()
-	if err != nil {
-		return nil, err
-	}
-	return d.Data, nil
-}
-
 // Chat is the resolver for the chat field.
 func (r *mutationResolver) Chat(ctx context.Context, input agent.ChatInput) (*agent.ChatReply, error) {
 	v, err := store.ViewerOf(ctx)
@@ -450,9 +387,6 @@ func (r *Resolver) Agent() AgentResolver { return &agentResolver{r} }
 // Delivery returns DeliveryResolver implementation.
 func (r *Resolver) Delivery() DeliveryResolver { return &deliveryResolver{r} }
 
-// Event returns EventResolver implementation.
-func (r *Resolver) Event() EventResolver { return &eventResolver{r} }
-
 // Mutation returns MutationResolver implementation.
 func (r *Resolver) Mutation() MutationResolver { return &mutationResolver{r} }
 
@@ -480,7 +414,6 @@ func (r *Resolver) AgentInput() AgentInputResolver { return &agentInputResolver{
 type (
 	agentResolver           struct{ *Resolver }
 	deliveryResolver        struct{ *Resolver }
-	eventResolver           struct{ *Resolver }
 	mutationResolver        struct{ *Resolver }
 	queryResolver           struct{ *Resolver }
 	runResolver             struct{ *Resolver }

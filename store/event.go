@@ -192,6 +192,51 @@ func (e *Event) Details() (*Details, error) {
 	return d, nil
 }
 
+// What GraphQL shows of the details, each for itself.
+
+// Sequence is the event's number within its conversation, if it has one.
+func (e *Event) Sequence() (*int, error) {
+	return detail(e, func(d *Details) *int { return d.Sequence })
+}
+
+// RunID is the run that the event belongs to, if there is one.
+func (e *Event) RunID() (*string, error) {
+	return detail(e, func(d *Details) *string { return d.RunID })
+}
+
+// Direction is who did it.
+func (e *Event) Direction() (Direction, error) {
+	return detail(e, func(d *Details) Direction { return d.Direction })
+}
+
+// LeadID is the lead, if there was one before.
+func (e *Event) LeadID() (*string, error) {
+	return detail(e, func(d *Details) *string { return d.LeadID })
+}
+
+// LeadContact is the lead's contact.
+func (e *Event) LeadContact() (*Contact, error) {
+	return detail(e, func(d *Details) *Contact { return &d.LeadContact })
+}
+
+// LeadCreated says whether the event made the lead.
+func (e *Event) LeadCreated() (bool, error) {
+	return detail(e, func(d *Details) bool { return d.LeadCreated })
+}
+
+// Data is all of the document's event.data.
+func (e *Event) Data() (JSONObject, error) {
+	return detail(e, func(d *Details) JSONObject { return d.Data })
+}
+
+func detail[T any](e *Event, of func(*Details) T) (value T, err error) {
+	d, err := e.Details()
+	if err != nil {
+		return value, err
+	}
+	return of(d), nil
+}
+
 // Lane names what is kept in order at an endpoint: the conversation, or for a chat its session. An event without one has a
 // lane of its own.
 func (e *Event) Lane() string {

@@ -63,11 +63,7 @@ func (t *trace) on(ctx context.Context) context.Context {
 		},
 		TLSHandshakeStart: func() { dialling(func(now time.Time) { t.shaking = now }) },
 		TLSHandshakeDone: func(tls.ConnectionState, error) {
-			dialling(func(now time.Time) {
-				if t.made.TLSMs == nil { // net/http tells of a handshake again that egress has made for it
-					t.made.TLSMs = milliseconds(t.shaking, now)
-				}
-			})
+			dialling(func(now time.Time) { t.made.TLSMs = milliseconds(t.shaking, now) })
 		},
 		GotConn: func(c httptrace.GotConnInfo) {
 			locked(func(time.Time) {

@@ -1,9 +1,9 @@
 package embedded
 
 import (
-	"container/list"
 	"sync"
 
+	"parley/lru"
 	"parley/store"
 )
 
@@ -13,48 +13,22 @@ type version struct {
 	number          int64
 }
 
-// cache keeps the indexes used last, within a number of bytes. It is safe for concurrent use.
+// cache keeps the indexes used last, within a number of bytes, of which one business takes a quarter from the others at most.
 type cache struct {
-	limit int
-
-	mu     sync.Mutex // guards what follows; never held while an index is built
-	of     map[version]*list.Element
-	recent *list.List // of *cached, the one used last in front
-	size   int
+	indexes *lru.Cache[version, func() *index]
 }
 
-type cached struct {
-	version version
-	size    int
-	index   func() *index // built by the first who needs it; the others wait
-}
+func newCache(limit int) cache { return cache{lru.New[version, func() *index](limit, limit/4)} }
 
-func newCache(limit int) *cache {
-	return &cache{limit: limit, of: map[version]*list.Element{}, recent: list.New()}
-}
-
-// index is the agent's index, built once for each of its versions as long as it is kept.
-func (c *cache) index(a *store.Agent) *index {
-	return c.entry(a).index()
-}
-
-func (c *cache) entry(a *store.Agent) *cached {
+// index is the agent's index, built once for each of its versions as long as it is kept: by the first who needs it, while the
+// others wait.
+func (c cache) index(a *store.Agent) *index {
 	v := version{a.BusinessID, a.ID, a.Version}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e := c.of[v]; e != nil {
-		c.recent.MoveToFront(e)
-		return e.Value.(*cached)
+	built, ok := c.indexes.Get(v)
+	if !ok {
+		built = c.indexes.GetOrPut(a.BusinessID, v, sync.OnceValue(func() *index { return newIndex(a) }), estimate(a))
 	}
-	made := &cached{v, estimate(a), sync.OnceValue(func() *index { return newIndex(a) })}
-	c.of[v] = c.recent.PushFront(made)
-	c.size += made.size
-	for c.size > c.limit && c.recent.Len() > 1 { // the one that is asked for stays, however large it is
-		last := c.recent.Remove(c.recent.Back()).(*cached)
-		delete(c.of, last.version)
-		c.size -= last.size
-	}
-	return made
+	return built()
 }
 
 // estimate is about how many bytes an agent's index holds, the texts that it quotes included. It is needed before the index is

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"parley/lru"
 	"parley/store"
 )
 
@@ -31,27 +32,37 @@ func TestAnIndexIsBuiltOnceUnderConcurrentFirstUse(t *testing.T) {
 	}
 }
 
+// TestTheCacheIsBoundedInBytes: what is used all the time stays, of what was used once as much as there is room for.
 func TestTheCacheIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	const agents = 10
 	text := strings.Repeat("tea ", 100)
 	of := func(i int) *store.Agent { return &store.Agent{ID: fmt.Sprint(i), Prompt: text} }
-	c := newCache(agents * estimate(of(0)))
+	c := newCache(agents * (estimate(of(0)) + lru.Overhead))
 	first := c.index(of(0))
-	for i := range 100 {
-		c.index(of(1 + i))
-		if i < 50 && c.index(of(0)) != first {
+	built := make([]*index, 100)
+	for i := range built {
+		built[i] = c.index(of(1 + i))
+		if c.index(of(0)) != first {
 			t.Fatal("the one used all the time was thrown out")
 		}
-		if c.size > c.limit || c.recent.Len() != len(c.of) {
-			t.Fatalf("%d bytes are kept, %d are allowed; %d in a row, %d by name", c.size, c.limit, c.recent.Len(), len(c.of))
+	}
+	stayed := 0
+	for i := range built {
+		if kept, ok := c.indexes.Get(version{agent: of(1 + i).ID}); ok && kept() == built[i] {
+			stayed++
 		}
 	}
-	if len(c.of) != agents || c.index(of(0)) == first {
-		t.Errorf("%d agents are kept, and the one long unused may be among them", len(c.of))
+	if stayed != agents-1 {
+		t.Errorf("%d agents are kept besides, want %d", stayed, agents-1)
 	}
-	huge := &store.Agent{ID: "huge", Prompt: strings.Repeat(text, 100)}
-	if first, again := c.index(huge), c.index(huge); first != again {
-		t.Error("an agent larger than the cache is indexed for each turn")
+}
+
+// TestTheLargestAgentIsKept: one with 1 MiB of knowledge, the most that there may be, is not indexed for each turn.
+func TestTheLargestAgentIsKept(t *testing.T) {
+	t.Parallel()
+	largest := &store.Agent{ID: "largest", Knowledge: []store.Knowledge{{Title: "tea", Text: strings.Repeat("tea ", 1<<18)}}}
+	if c := newCache(cacheBytes); c.index(largest) != c.index(largest) {
+		t.Error("it was indexed twice")
 	}
 }

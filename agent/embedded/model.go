@@ -15,26 +15,24 @@ import (
 // Name is what the model calls itself.
 const Name = "embedded/extractive-1"
 
-const defaultCacheBytes = 64 << 20 // some 600 agents as large as the demo one, or five of the largest
+// cacheBytes is about what the indexes of agents may hold in memory: some 600 agents as large as the demo one, or five of the
+// largest. Of one business those are as many as long as there is room, and otherwise one of the largest.
+const cacheBytes = 64 << 20
 
 // Config is what a Model is made with.
 type Config struct {
-	Latency    time.Duration // how long it waits before it answers: for tests and demos
-	CacheBytes int           // about what the indexes of agents may hold in memory; 0: 64 MiB
+	Latency time.Duration // how long it waits before it answers: for tests and demos
 }
 
 // Model is embedded/extractive-1. It is safe for concurrent use.
 type Model struct {
 	latency time.Duration
-	indexes *cache
+	indexes cache
 }
 
 // New makes a model.
 func New(cfg Config) *Model {
-	if cfg.CacheBytes == 0 {
-		cfg.CacheBytes = defaultCacheBytes
-	}
-	return &Model{latency: cfg.Latency, indexes: newCache(cfg.CacheBytes)}
+	return &Model{latency: cfg.Latency, indexes: newCache(cacheBytes)}
 }
 
 // Generate implements agent.Model. It fails only when ctx ends.
