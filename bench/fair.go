@@ -18,29 +18,30 @@ const (
 // attack is what business A does while B's chats and deliveries are measured. What the server refuses to A it does not do.
 type attack struct {
 	name    string
-	rate    int // A's chats a second, over its agents in turn
+	rate    int           // A's chats a second, over its agents in turn
+	lead    time.Duration // how long A chats before B is measured: what hangs has then filled whatever it fills
 	prepare func(a *attacker) error
-	begin   func(a *attacker) error // after B alone was measured; nil: its chats are enough
+	begin   func(a *attacker) error // what it does besides chatting, if anything
 }
 
 var attacks = []attack{
 	{
-		name: "560 agents with a webhook that hangs, 140 chats a second", rate: 140,
+		name: "560 agents with a webhook that hangs, 140 chats a second", rate: 140, lead: 12 * time.Second,
 		prepare: func(a *attacker) error { return a.employ(560, a.to.url+"/hang") },
 	},
 	{
-		name: "100 endpoints that hang, 43 chats a second", rate: 43,
+		name: "100 endpoints that hang, 43 chats a second", rate: 43, lead: 12 * time.Second,
 		prepare: func(a *attacker) error { return a.endpoints(100, a.to.url+"/hang") },
 	},
 	{
-		name: "replay to 100 endpoints", rate: 1,
+		name: "replay to 100 endpoints", rate: 1, lead: time.Second,
 		prepare: func(a *attacker) error {
 			return errors.Join(repeat(a.ctx, a.url, demo, clients, ofReplay), a.endpoints(100, a.to.url+"/replayed"))
 		},
 		begin: (*attacker).replay,
 	},
 	{
-		name: "4,000 agents with a webhook, 50 chats a second", rate: 50,
+		name: "4,000 agents with a webhook, 50 chats a second", rate: 50, lead: 2 * time.Second,
 		prepare: func(a *attacker) error { return a.employ(4000, a.to.url+"/agent") },
 	},
 }
@@ -99,14 +100,14 @@ func (r *rig) attacked(ctx context.Context, of side, k attack) (figures, error) 
 		return nil, err
 	}
 	a := &attacker{server: s, to: to, agents: []string{demo.agent}}
-	if err := k.prepare(a); err != nil {
-		return nil, err
-	}
 	if _, err := steady(ctx, s.url, b, probeRate, r.warmup, nil); err != nil {
 		return nil, err
 	}
 	alone, attacked := &probe{server: s, as: b, to: to}, &probe{server: s, as: b, to: to}
 	if err := alone.run(ctx, probeRate, r.measure); err != nil {
+		return nil, err
+	}
+	if err := k.prepare(a); err != nil {
 		return nil, err
 	}
 	if k.begin != nil {
@@ -118,16 +119,16 @@ func (r *rig) attacked(ctx context.Context, of side, k attack) (figures, error) 
 	var wg sync.WaitGroup
 	var done atomic.Int64
 	wg.Go(func() {
-		_, _ = open(attacking, k.rate, r.warmup+2*r.measure, func(n int) error {
+		_, _ = open(attacking, k.rate, k.lead+3*r.measure/2, func(n int) error {
 			if _, err := say(attacking, s.url, business{demo.key, demo.token, a.agents[n%len(a.agents)]}, "", question); err == nil {
 				done.Add(1) // the others were refused, or are not answered in time: that is A's affair
 			}
 			return nil
 		})
 	})
-	err = pause(ctx, r.warmup)
+	err = pause(ctx, k.lead)
 	if err == nil {
-		err = attacked.run(ctx, probeRate, 2*r.measure)
+		err = attacked.run(ctx, probeRate, 3*r.measure/2)
 	}
 	stop()
 	wg.Wait()
@@ -139,6 +140,9 @@ func (r *rig) attacked(ctx context.Context, of side, k attack) (figures, error) 
 	for i, quiet := range alone.figures(50, 90) {
 		if !strings.HasPrefix(quiet.name, "event's") { // the answer's is nearer to what B feels
 			f = append(f, figure{"B alone: " + quiet.name, quiet.value}, figure{"B beside A: " + quiet.name, under[i].value})
+			if strings.HasSuffix(quiet.name, "ms") {
+				f = append(f, figure{"B beside A: " + strings.TrimSuffix(quiet.name, "ms") + "times", under[i].value / max(quiet.value, 0.1)})
+			}
 		}
 	}
 	return append(f, figure{"A's agents and endpoints", float64(len(a.agents) - 1 + len(a.hooks))}, figure{"A's chats", float64(done.Load())}), nil

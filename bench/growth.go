@@ -9,7 +9,8 @@ import (
 
 const (
 	few           = 10_000 // events, against as many as -events says
-	rareChats     = 10     // of an agent that has few, before all others and after them
+	rareBefore    = 10     // chats of an agent that has few, before all others
+	rareAfter     = 2      // and after them: less than a page
 	fewBusinesses = 1_000
 	allBusinesses = 100_000
 	idleFor       = 10 * time.Second
@@ -72,7 +73,7 @@ func (r *rig) lists(ctx context.Context, of side, events int) (f figures, err er
 	}
 	rare := business{demo.key, demo.token, text(made["createAgent"], "id")}
 	down := text(made["createAgent"].(map[string]any)["webhookEndpoint"], "id")
-	if err := repeat(ctx, s.url, rare, 1, rareChats); err != nil {
+	if err := repeat(ctx, s.url, rare, 1, rareBefore); err != nil {
 		return nil, err
 	}
 	template, err := say(ctx, s.url, demo, "", question)
@@ -85,7 +86,7 @@ func (r *rig) lists(ctx context.Context, of side, events int) (f figures, err er
 	if err := s.restart(func() error { return s.fillEvents(ctx, template, events/perChat) }); err != nil {
 		return nil, err
 	}
-	if err := repeat(ctx, s.url, rare, 1, rareChats); err != nil {
+	if err := repeat(ctx, s.url, rare, 1, rareAfter); err != nil {
 		return nil, err
 	}
 	session, err := say(ctx, s.url, rare, "", question)
@@ -126,7 +127,7 @@ func (r *rig) lists(ctx context.Context, of side, events int) (f figures, err er
 		name, filter string
 		wanted       int64
 	}{
-		{"resume by agent, a rare one", fmt.Sprintf("agentId: %q", rare.agent), (2*rareChats + 1) * perChat},
+		{"resume by agent, a rare one", fmt.Sprintf("agentId: %q", rare.agent), (rareBefore + rareAfter + 1) * perChat},
 		{"resume by session", fmt.Sprintf("sessionId: %q", session), perChat},
 	} {
 		took, err := several(func() error {
