@@ -199,7 +199,7 @@ type probe struct {
 	missed int             // deliveries that have not come in time; counted as long as they were waited for
 }
 
-const patience = 20 * time.Second // for what was not delivered while the load ran
+const patience = 10 * time.Second // for what was not delivered while the load ran
 
 func (p *probe) run(ctx context.Context, rate int, d time.Duration) (err error) {
 	var mu sync.Mutex // guards answered

@@ -26,11 +26,11 @@ type attack struct {
 
 var attacks = []attack{
 	{
-		name: "560 agents with a webhook that hangs, 140 chats a second", rate: 140, lead: 12 * time.Second,
+		name: "560 agents with a webhook that hangs, 250 chats a second", rate: 250, lead: 10 * time.Second,
 		prepare: func(a *attacker) error { return a.employ(560, a.to.url+"/hang") },
 	},
 	{
-		name: "100 endpoints that hang, 43 chats a second", rate: 43, lead: 12 * time.Second,
+		name: "100 endpoints that hang, 43 chats a second", rate: 43, lead: 10 * time.Second,
 		prepare: func(a *attacker) error { return a.endpoints(100, a.to.url+"/hang") },
 	},
 	{

@@ -19,7 +19,7 @@ import (
 
 const (
 	ahead    = 32              // events that the slowest viewer may be behind, where throughput is measured
-	calmDown = 2 * time.Second // after what happened last, until memory is read
+	calmDown = 2 * time.Second // after what happened last, until what follows is measured
 )
 
 // fanoutShapes compare the fan-out of events to viewers who all run the same operation with a bare broadcast of gorilla's prepared
@@ -35,17 +35,17 @@ func fanoutShapes(*rig) (all []shape) {
 					return nil, err
 				}
 				defer s.end()
-				return r.fanout(ctx, &chatting{server: s, size: size}, s.cmd.Process.Pid, a.viewers, a.chats)
+				return r.fanout(ctx, &chatting{server: s, size: size}, a.viewers, a.chats)
 			},
 			bare: func(ctx context.Context, r *rig) (figures, error) {
 				b := &broadcaster{stage: newStage(ctx), size: max(size.Load(), 500)}
 				defer b.end()
-				in, pid, addr, err := child(ctx, b.stage, "broadcast")
+				in, addr, err := child(ctx, b.stage, "broadcast")
 				if err != nil {
 					return nil, err
 				}
 				b.in, b.addr = in, addr
-				return r.fanout(ctx, b, pid, a.viewers, a.chats)
+				return r.fanout(ctx, b, a.viewers, a.chats)
 			},
 		})
 	}
@@ -61,7 +61,7 @@ type source interface {
 
 // fanout measures one side. What the stack spends on the chats that make the events it spends without viewers too: that is
 // measured at the same rates before they come, and taken off, so that what is left is the fan-out's.
-func (r *rig) fanout(ctx context.Context, from source, pid, n, rate int) (f figures, err error) {
+func (r *rig) fanout(ctx context.Context, from source, n, rate int) (f figures, err error) {
 	var vs viewers
 	var events atomic.Int64
 	flat := func(d time.Duration) (cpu, took float64, err error) {
@@ -112,10 +112,6 @@ func (r *rig) fanout(ctx context.Context, from source, pid, n, rate int) (f figu
 	if err != nil {
 		return nil, err
 	}
-	if err := pause(ctx, calmDown); err != nil {
-		return nil, err
-	}
-	before, _ := memoryOf(pid)
 	joined, err := from.join(n)
 	if err != nil {
 		return nil, err
@@ -124,9 +120,6 @@ func (r *rig) fanout(ctx context.Context, from source, pid, n, rate int) (f figu
 	if err := pause(ctx, calmDown); err != nil {
 		return nil, err
 	}
-	after, _ := memoryOf(pid)
-	f = append(f, figure{"memory of an idle viewer, KB", (after - before) * 1024 / float64(n)})
-
 	cpu, took, err := flat(r.measure / 2)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -171,35 +172,35 @@ func timesOf(what string, took []time.Duration, percentiles ...int) (f figures) 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // child starts this program as one of its children, which ends when its stdin does. What it prints first is returned.
-func child(ctx context.Context, on *stage, word string) (in io.Writer, pid int, said string, err error) {
+func child(ctx context.Context, on *stage, word string) (in io.Writer, said string, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, 0, "", err
+		return nil, "", err
 	}
 	cmd := exec.CommandContext(ctx, self, word)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, 0, "", err
+		return nil, "", err
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, 0, "", err
+		return nil, "", err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, 0, "", err
+		return nil, "", err
 	}
 	on.Cleanup(func() {
 		_ = stdin.Close()
 		_ = cmd.Wait()
 	})
 	said, err = bufio.NewReader(out).ReadString('\n')
-	return stdin, cmd.Process.Pid, strings.TrimSpace(said), err
+	return stdin, strings.TrimSpace(said), err
 }
 
-// spin keeps one core busy until its stdin ends.
+// spin says its process's id, and keeps one core busy until its stdin ends.
 func spin() error {
-	fmt.Println("spinning")
+	fmt.Println(os.Getpid())
 	go func() {
 		for {
 		}
@@ -211,7 +212,11 @@ func spin() error {
 // startSpinning has a process of this program keep one core busy, until stop.
 func (r *rig) startSpinning(ctx context.Context) (stop func(), err error) {
 	on := newStage(ctx)
-	if _, r.spinner, _, err = child(ctx, on, "spin"); err != nil {
+	_, pid, err := child(ctx, on, "spin")
+	if err == nil {
+		r.spinner, err = strconv.Atoi(pid)
+	}
+	if err != nil {
 		on.end()
 		return nil, err
 	}
