@@ -2,23 +2,18 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 )
 
 const (
 	backlog     = 100_000         // deliveries that wait
-	ofChat      = 3               // events of a chat that the endpoints get
 	watched     = 8 * time.Second // they wait, and the memory is looked at
-	memoryGate  = 200             // MB
 	insertLimit = time.Minute     // for the chats that make them
+	aloneChats  = 300             // of a business with an endpoint of its own: not enough to fill a queue in memory
 )
 
 // waiters are who so many deliveries wait for, and what is in them.
@@ -26,163 +21,129 @@ type waiters struct {
 	what      string
 	endpoints int
 	down      bool // refuses connections; else it takes each request and never answers
-	alone     bool // each is of a business of its own, with one conversation, which leaves it most of its slots
+	alone     bool // each is of a business of its own, with one conversation
 	message   string
 }
 
-// aloneChats is how many a business of such an endpoint makes: not enough to fill a queue in memory, which is given back then.
-const aloneChats = 300
-
-// benchBacklog measures the server's memory while 100,000 deliveries wait.
-func benchBacklog(ctx context.Context, r *rig) error {
-	const short = "When are you open on Saturday?"
+// backlogShapes measure the server's memory while 100,000 deliveries wait, or as many as a minute of chats makes. What has failed
+// once waits for an hour, so that nothing ends.
+func backlogShapes(*rig) (all []shape) {
+	long := strings.Repeat("ä", 32_000)
 	for _, w := range []waiters{
-		{"100 endpoints that hang", endpoints, false, false, short},
-		{"100 endpoints that hang, with messages of 32,000 characters", endpoints, false, false, strings.Repeat("ä", 32_000)},
-		{"10 endpoints that hang, each for a conversation with messages of 32,000 characters", 10, false, true, strings.Repeat("ä", 32_000)},
-		{"100 endpoints that are down", endpoints, true, false, short},
-		{"one endpoint that hangs", 1, false, false, short},
+		{"100 endpoints that hang", 100, false, false, question},
+		{"100 endpoints that hang, messages of 32,000 characters", 100, false, false, long},
+		{"10 endpoints that hang, each for one conversation, messages of 32,000 characters", 10, false, true, long},
+		{"100 endpoints that are down", 100, true, false, question},
+		{"one endpoint that hangs", 1, false, false, question},
 	} {
-		if r.short && w.endpoints == 1 {
-			continue // its chats take a minute
-		}
-		if err := r.backlog(ctx, w); err != nil {
-			return err
-		}
+		all = append(all, shape{name: w.what, once: true, alone: true, run: func(ctx context.Context, r *rig, of side) (figures, error) {
+			return r.backlog(ctx, of, w)
+		}})
 	}
-	return nil
+	return all
 }
 
-// backlog fills a server of its own, as far as it gets in a minute, and looks at its memory: while it is filled, while
-// everything waits and the list of deliveries is read, and again after a restart. What has failed once waits for an hour, so that nothing ends.
-func (r *rig) backlog(ctx context.Context, w waiters) error {
-	s, err := r.start(ctx, "PARLEY_DELIVERY_BACKOFF=1h")
+func (r *rig) backlog(ctx context.Context, of side, w waiters) (figures, error) {
+	s, err := r.start(ctx, of, "PARLEY_DELIVERY_BACKOFF=1h")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer s.end()
-	to, err := receive(s.stage, endpoints)
-	if err != nil {
-		return err
-	}
+	closed := newStage(ctx)
+	to, err := receive(closed)
 	if w.down {
-		closed := newStage(ctx)
-		to.url, err = listen(closed, to)
 		closed.end()
-		if err != nil {
-			return err
-		}
+	} else {
+		s.Cleanup(closed.end)
 	}
-	talkers, n, each := slices.Repeat([]business{demo}, chatters), backlog/(ofChat*w.endpoints)+1, ofChat*w.endpoints
+	if err != nil {
+		return nil, err
+	}
+	as, n, each := []business{demo}, backlog/(perChat*w.endpoints)+1, perChat*w.endpoints
 	if w.alone {
-		talkers, n, each = nil, aloneChats*w.endpoints, ofChat
+		as, n, each = nil, aloneChats*w.endpoints, perChat
 	}
 	for i := range w.endpoints {
 		b := demo
 		if w.alone {
 			if b, err = s.business(fmt.Sprint("bench ", i)); err != nil {
-				return err
+				return nil, err
 			}
-			talkers = append(talkers, b)
+			as = append(as, b)
 		}
-		if err := s.registerAs(b.token, to.urlOf(i), "message.created", "run.finished"); err != nil {
-			return err
+		if _, err := s.register(b, fmt.Sprintf("%s/hang/%d", to.url, i), "MESSAGE_CREATED", "RUN_FINISHED"); err != nil {
+			return nil, err
 		}
 	}
-	m, began := s.watchMemory(), time.Now()
-	turns, err := s.chats(talkers, w.message, n)
+	most := s.watchMemory()
+	made, err := s.fill(ctx, as, w.message, n)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	inserted, filling := time.Since(began), m.peak()
+	filling := most.Swap(0)
 	if err := pause(ctx, watched); err != nil {
-		return err
+		return nil, err
 	}
-	for _, b := range slices.Compact(talkers) {
-		if err := s.allWait(b); err != nil {
-			return err
+	for _, b := range as {
+		ended, err := s.some(b, "DELIVERED", "FAILED", "SKIPPED")
+		if err != nil {
+			return nil, err
+		}
+		if len(ended) == 0 || ended["DELIVERED"] || ended["FAILED"] || ended["SKIPPED"] {
+			return nil, errors.New("some deliveries wait no longer")
 		}
 	}
-	waiting := m.peak()
-	if err := s.restart(); err != nil {
-		return err
+	waiting := most.Load()
+	if err := s.restart(func() error { most.Store(0); return nil }); err != nil {
+		return nil, err
 	}
 	if err := pause(ctx, 2*watched); err != nil { // on PostgreSQL the shards are free when their leases end
-		return err
+		return nil, err
 	}
-	fmt.Printf("backlog, %s: %d deliveries wait for %s: at most %.0f MB anonymous, after a restart %.0f (gate %d); while %.0f s of chats made them %.0f\n",
-		r.mode, turns*each, w.what, waiting/1024, m.peak()/1024, memoryGate, inserted.Seconds(), filling/1024)
-	return nil
+	return figures{
+		{"deliveries that wait", float64(made * each)},
+		{"anonymous memory while they are made, MB", float64(filling) / 1024},
+		{"while they wait, MB", float64(waiting) / 1024},
+		{"after a restart, MB", float64(most.Load()) / 1024},
+	}, nil
 }
 
-// chats runs so many, each talker's one after the other in one session, as fast as they are answered, or as many as there is time for, and returns how many those were.
-func (s *server) chats(talkers []business, message string, n int) (int, error) {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: chatters}}
-	defer client.CloseIdleConnections()
+// fill chats so many times, 16 at a time, or a client for each of many businesses, each in one session, or as often as there is time
+// for, and returns how often.
+func (s *server) fill(ctx context.Context, as []business, message string, n int) (int, error) {
 	var begun, made atomic.Int64
 	until := time.Now().Add(insertLimit)
-	failed := make(chan error, len(talkers))
-	var wg sync.WaitGroup
-	for _, b := range talkers {
-		wg.Go(func() {
-			session := ""
-			for time.Now().Before(until) && begun.Add(1) <= int64(n) {
-				var err error
-				if session, err = b.say(s.ctx, client, s.url, session, message); err != nil {
-					failed <- err
-					return
-				}
-				made.Add(1)
+	var next atomic.Int64
+	at := clients
+	if len(as) > 1 {
+		at = len(as)
+	}
+	err := together(at, func() error {
+		b, session := as[int(next.Add(1)-1)%len(as)], ""
+		for time.Now().Before(until) && begun.Add(1) <= int64(n) {
+			var err error
+			if session, err = say(ctx, s.url, b, session, message); err != nil {
+				return err
 			}
-		})
-	}
-	wg.Wait()
-	select {
-	case err := <-failed:
-		return 0, err
-	default:
-		return int(made.Load()), nil
-	}
-}
-
-// allWait is an error if anything of a business has come to its end: then fewer wait than were made.
-func (s *server) allWait(b business) error {
-	answer, err := s.postAs(b.token, "/graphql", map[string]any{"query": `{ delivered: deliveries(status: DELIVERED, first: 1) { nodes { id } }
-		failed: deliveries(status: FAILED, first: 1) { nodes { id } } skipped: deliveries(status: SKIPPED, first: 1) { nodes { id } } }`})
-	if err != nil {
-		return err
-	}
-	var ended struct {
-		Data map[string]struct{ Nodes []any }
-	}
-	if err := json.Unmarshal(answer, &ended); err != nil || ended.Data == nil {
-		return fmt.Errorf("deliveries: %.200s", answer)
-	}
-	for status, of := range ended.Data {
-		if len(of.Nodes) > 0 {
-			return errors.New("some deliveries wait no longer: " + status)
+			made.Add(1)
 		}
-	}
-	return nil
+		return nil
+	})
+	return int(made.Load()), err
 }
 
-// memoryWatch looks at a server's own memory ten times a second, until the server ends.
-type memoryWatch struct{ most atomic.Int64 } // KB
-
-func (s *server) watchMemory() *memoryWatch {
-	m := &memoryWatch{}
+// watchMemory keeps the most that a server's own memory has been, in KB, looked at ten times a second until the server ends.
+func (s *server) watchMemory() *atomic.Int64 {
+	most := &atomic.Int64{}
 	ctx, stop := context.WithCancel(s.ctx)
 	s.Cleanup(stop)
 	go func() {
-		for ctx.Err() == nil {
-			if _, own, err := memoryOf(int(s.pid.Load())); err == nil && int64(own) > m.most.Load() {
-				m.most.Store(int64(own))
+		for pause(ctx, 100*time.Millisecond) == nil {
+			_, own := memoryOf(int(s.pid.Load()))
+			if kb := int64(own * 1024); kb > most.Load() {
+				most.Store(kb)
 			}
-			_ = pause(ctx, 100*time.Millisecond)
 		}
 	}()
-	return m
+	return most
 }
-
-// peak is the most since the last call, in KB.
-func (m *memoryWatch) peak() float64 { return float64(m.most.Swap(0)) }

@@ -1,168 +1,158 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
-const clients = 16
+const (
+	clients  = 16 // that chat, each in a session of its own
+	perChat  = 3  // events of a chat: two messages and the run's end
+	question = "When are you open on Saturday?"
+)
 
-// benchChat compares chats a second, embedded model, 16 clients, one webhook endpoint registered, with a bare handler that
-// makes the same two durable commits on the same database and nothing else.
-func benchChat(ctx context.Context, r *rig) error {
-	ratio, note, err := r.repeat(ctx, func(ctx context.Context) (string, []float64, error) {
-		ours, err := r.chatParley(ctx)
-		if err != nil {
-			return "", nil, err
-		}
-		theirs, err := r.chatBare(ctx)
-		x := ours.rate / theirs.rate
-		return fmt.Sprintf("parley %v   bare handler %v   ratio %.2f", ours, theirs, x), []float64{x}, err
-	})
+// chatShapes compare chats a second, 16 clients, with no endpoint, and the model that answers at once.
+func chatShapes(*rig) []shape {
+	return []shape{{
+		name: "16 clients, no endpoint",
+		run: func(ctx context.Context, r *rig, of side) (figures, error) {
+			s, err := r.start(ctx, of)
+			if err != nil {
+				return nil, err
+			}
+			defer s.end()
+			return r.drive(ctx, s.url)
+		},
+		bare: func(ctx context.Context, r *rig) (figures, error) {
+			b, err := r.startBare(ctx)
+			if err != nil {
+				return nil, err
+			}
+			defer b.end()
+			return r.drive(ctx, b.url)
+		},
+	}}
+}
+
+// drive measures chats at full speed. The bare handler is in this process: what it takes of the CPU is not told apart.
+func (r *rig) drive(ctx context.Context, url string) (figures, error) {
+	if _, err := flatOut(ctx, url, []business{demo}, clients, r.warmup, nil); err != nil {
+		return nil, err
+	}
+	cpu, began := r.stack(), time.Now()
+	took, err := flatOut(ctx, url, []business{demo}, clients, r.measure, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	fmt.Printf("chat, %s: ratio %.2f (%s; %s)\n", r.mode, ratio[0], r.gates("gate 1.0, aim 1.3", "gate 0.6, aim 0.9"), note)
-	return nil
+	n, cpu := float64(len(took)), r.stack()-cpu
+	f := append(figures{{"chats a second", n / time.Since(began).Seconds()}}, timesOf("chat", took, 50, 99)...)
+	return append(f, figure{"CPU of the stack for 1,000 chats, s", cpu / n * 1000}), nil
 }
 
-// gates are a bench's in this mode.
-func (r *rig) gates(ofEmbedded, ofProduction string) string {
-	if r.mode == production {
-		return ofProduction
-	}
-	return ofEmbedded
-}
-
-// load is what a load has measured.
-type load struct {
-	rate float64 // a second
-	spread
-}
-
-func (l load) String() string { return fmt.Sprintf("%.0f/s (%v)", l.rate, l.spread) }
-
-// spread is how long something took.
-type spread struct{ p50, p99 time.Duration }
-
-func spreadOf(took []time.Duration) spread {
-	slices.Sort(took)
-	return spread{took[len(took)/2], took[len(took)*99/100]}
-}
-
-func (s spread) String() string { return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms", ms(s.p50), ms(s.p99)) }
-
-func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-func (r *rig) chatParley(ctx context.Context) (load, error) {
-	s, err := r.start(ctx)
-	if err != nil {
-		return load{}, err
-	}
-	defer s.end()
-	sink, err := listen(s.stage, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	if err != nil {
-		return load{}, err
-	}
-	if err := s.register(sink, "message.created", "run.finished"); err != nil {
-		return load{}, err
-	}
-	return r.drive(ctx, s.url, clients)
-}
-
-func (r *rig) chatBare(ctx context.Context) (load, error) {
-	b, err := r.startBare(ctx)
-	if err != nil {
-		return load{}, err
-	}
-	defer b.end()
-	return r.drive(ctx, b.url, clients)
-}
-
-// drive has clients chat as fast as they are answered, each in a session of its own.
-func (r *rig) drive(ctx context.Context, url string, clients int) (load, error) {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
-	defer client.CloseIdleConnections()
-	var mu sync.Mutex
-	var took []time.Duration
-	var failed error
-	var wg sync.WaitGroup
-	from := time.Now().Add(r.warmup)
-	until := from.Add(r.measure)
-	for range clients {
-		wg.Go(func() {
+// flatOut has clients chat as fast as they are answered, each in a session of its own, the businesses in turn, and returns how
+// long each chat took. Before each one it asks whether it may.
+func flatOut(ctx context.Context, url string, as []business, clients int, d time.Duration, before func() error) (took []time.Duration, err error) {
+	var mu sync.Mutex // guards took
+	group, ctx := errgroup.WithContext(ctx)
+	until := time.Now().Add(d)
+	for i := range clients {
+		group.Go(func() error {
 			var mine []time.Duration
 			session := ""
 			for time.Now().Before(until) {
+				if before != nil {
+					if err := before(); err != nil {
+						return err
+					}
+				}
 				began := time.Now()
 				var err error
-				if session, err = chat(ctx, client, url, session); err != nil {
-					mu.Lock()
-					failed = err
-					mu.Unlock()
-					return
+				if session, err = say(ctx, url, as[i%len(as)], session, question); err != nil {
+					return err
 				}
-				if ended := time.Now(); ended.After(from) && ended.Before(until) {
-					mine = append(mine, ended.Sub(began))
-				}
+				mine = append(mine, time.Since(began))
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			took = append(took, mine...)
+			return nil
 		})
 	}
-	wg.Wait()
-	if failed == nil && len(took) == 0 {
-		failed = errors.New("nothing was answered in time")
+	err = group.Wait()
+	if err == nil && len(took) == 0 {
+		err = errors.New("nothing was answered in time")
 	}
-	if failed != nil {
-		return load{}, fmt.Errorf("load %s: %w", url, failed)
+	return took, err
+}
+
+// steady begins so many chats a second, each in a new session, however long they take. Each is told when it was answered. It
+// returns how long they took from when each was due, so that a late start of one is not lost.
+func steady(ctx context.Context, url string, as business, rate int, d time.Duration, answered func(session string, at time.Time)) ([]time.Duration, error) {
+	return open(ctx, rate, d, func(int) error {
+		session, err := say(ctx, url, as, "", question)
+		if err == nil && answered != nil {
+			answered(session, time.Now())
+		}
+		return err
+	})
+}
+
+// open does something so many times a second, however long it takes, and returns how long from when each was due.
+func open(ctx context.Context, rate int, d time.Duration, do func(n int) error) ([]time.Duration, error) {
+	took := make([]time.Duration, int(d.Seconds()*float64(rate)))
+	var group errgroup.Group
+	began := time.Now()
+	for i := range took {
+		due := began.Add(time.Duration(i) * time.Second / time.Duration(rate))
+		if err := pause(ctx, time.Until(due)); err != nil {
+			return nil, err
+		}
+		group.Go(func() error {
+			err := do(i)
+			took[i] = time.Since(due)
+			return err
+		})
 	}
-	return load{float64(len(took)) / r.measure.Seconds(), spreadOf(took)}, nil
+	return took, group.Wait()
 }
 
-func chat(ctx context.Context, client *http.Client, url, session string) (string, error) {
-	return say(ctx, client, url, session, "When are you open on Saturday?")
+// repeat chats so many times, in sessions of their own, with so many clients.
+func repeat(ctx context.Context, url string, as business, clients, n int) error {
+	var group errgroup.Group
+	var begun atomic.Int64
+	for range clients {
+		group.Go(func() error {
+			for begun.Add(1) <= int64(n) {
+				if _, err := say(ctx, url, as, "", question); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
 }
 
-// say is a chat with a message of one's own.
-func say(ctx context.Context, client *http.Client, url, session, message string) (string, error) {
-	return demo.say(ctx, client, url, session, message)
-}
-
-func (b business) say(ctx context.Context, client *http.Client, url, session, message string) (string, error) {
-	body := map[string]string{"message": message, "channel": "whatsapp"}
+// say chats once, and returns the session.
+func say(ctx context.Context, url string, as business, session, message string) (string, error) {
+	in := map[string]string{"message": message, "channel": "whatsapp"}
 	if session != "" {
-		body["session_id"] = session
+		in["session_id"] = session
 	}
-	raw, err := json.Marshal(body)
+	raw, err := send(ctx, url+"/agents/"+as.agent+"/chat", http.Header{"X-Api-Key": {as.key}}, in)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("chat: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/agents/"+b.agent+"/chat", bytes.NewReader(raw))
-	if err != nil {
-		return "", err
-	}
-	req.Header = http.Header{"X-Api-Key": {b.key}, "Content-Type": {"application/json"}}
-	res, err := client.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = res.Body.Close() }()
-	answer, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("chat: %w", errors.Join(err, fmt.Errorf("%d %.200s", res.StatusCode, answer)))
-	}
-	var in struct {
+	var out struct {
 		SessionID string `json:"session_id"`
 	}
-	return in.SessionID, json.Unmarshal(answer, &in)
+	return out.SessionID, json.Unmarshal(raw, &out)
 }

@@ -1,307 +1,309 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 const (
-	endpoints   = 100 // as many as a business may have
-	perChat     = 2   // events of type message.created
-	outstanding = 60  // deliveries an endpoint that answers, made and not arrived, at most
-	chatters    = 16
-	senders     = 64 // of the bare loop: as many as the worker's tokens
-	turns       = 2  // of each side in a round
+	talkers     = 64    // clients that chat: enough that what bounds them is not how long one waits
+	outstanding = 6_000 // deliveries made and not arrived, at most, at endpoints that answer
+	settled     = time.Minute
+	calmRate    = 200 // deliveries a second where latency is measured
 )
 
-// benchDeliver compares deliveries a second with full bookkeeping (each one durable before it is sent, its row with its attempt and
-// outcome after) with a bare loop of signed POSTs to the same receiver, which is in this process for both. They take turns: the
-// machine's pace changes within seconds.
-func benchDeliver(ctx context.Context, r *rig) error {
-	ratio, note, err := r.repeat(ctx, func(ctx context.Context) (string, []float64, error) {
-		d, err := r.startDeliveries(ctx, 0, 0)
-		if err != nil {
-			return "", nil, err
-		}
-		defer d.end()
-		var ours, theirs float64
-		r := *r
-		r.measure /= turns
-		for range turns {
-			rates, err := d.run(&r)
-			if err == nil {
-				err = d.settle()
-			}
-			if err != nil {
-				return "", nil, err
-			}
-			ours += sum(rates) / turns
-			bare, err := r.deliverBare(ctx, *d.to.body.Load())
-			if err != nil {
-				return "", nil, err
-			}
-			theirs += bare / turns
-		}
-		x := ours / theirs
-		return fmt.Sprintf("parley %.0f/s   bare signed POSTs %.0f/s (%d bytes)   ratio %.2f", ours, theirs, len(*d.to.body.Load()), x), []float64{x}, nil
-	})
-	if err != nil {
-		return err
-	}
-	fmt.Printf("deliver, %s: ratio %.2f (%s; %s)\n", r.mode, ratio[0], r.gates("gate 0.45, aim 0.75", "gate 0.40, aim 0.60"), note)
-	return nil
+// events that an endpoint gets of each chat, by how many those are.
+var typesOf = map[int][]string{1: {"RUN_FINISHED"}, 2: {"MESSAGE_CREATED"}, 3: {"MESSAGE_CREATED", "RUN_FINISHED"}}
+
+// audience are the endpoints of each of so many businesses.
+type audience struct {
+	businesses, endpoints, types int
+	hanging                      int // of the endpoints of each: the first ones take each request and never answer
 }
 
-func (r *rig) deliverBare(ctx context.Context, body []byte) (float64, error) {
-	on := newStage(ctx)
-	defer on.end()
-	to, err := receive(on, 0)
-	if err != nil {
-		return 0, err
-	}
-	// The settings are those of egress.NewClient.
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DialContext:  (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		MaxIdleConns: 1024, MaxIdleConnsPerHost: senders, DisableCompression: true, ForceAttemptHTTP2: true,
-	}}
-	defer client.CloseIdleConnections()
-	var stopped atomic.Bool
-	var wg sync.WaitGroup
-	failed := make(chan error, senders)
-	for i := range senders {
-		wg.Go(func() {
-			for n := i; !stopped.Load(); n++ {
-				if err := postSigned(ctx, client, to.urlOf(n%endpoints), body); err != nil {
-					failed <- err
-					return
-				}
-			}
+func deliverShapes(*rig) (all []shape) {
+	for _, a := range []audience{
+		{1, 1, 1, 0}, {1, 1, 3, 0}, {1, 3, 1, 0}, {1, 20, 1, 0}, {1, 100, 1, 0}, {20, 1, 1, 0}, {20, 1, 3, 0}, {20, 20, 1, 0},
+	} {
+		all = append(all, shape{
+			name: fmt.Sprintf("%d businesses, %d endpoints, %d a chat", a.businesses, a.endpoints, a.types),
+			run:  func(ctx context.Context, r *rig, of side) (figures, error) { return r.throughput(ctx, of, a) },
 		})
 	}
-	rates, err := to.rates(ctx, r)
-	stopped.Store(true)
-	wg.Wait()
-	select {
-	case err = <-failed:
-	default:
-	}
-	return sum(rates), err
+	return append(all, shape{name: fmt.Sprintf("latency at %d a second", calmRate), run: latency})
 }
 
-var bareSecret = base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 32))
-
-// postSigned sends what a delivery sends, and nothing is kept of it.
-func postSigned(ctx context.Context, client *http.Client, url string, body []byte) error {
-	key, err := base64.StdEncoding.DecodeString(bareSecret)
-	if err != nil {
-		return err
-	}
-	id, now := "evt_"+uuid.NewString(), strconv.FormatInt(time.Now().Unix(), 10)
-	mac := hmac.New(sha256.New, key)
-	mac.Write([]byte(id + "." + now + "."))
-	mac.Write(body)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header = http.Header{
-		"Content-Type": {"application/json"}, "User-Agent": {"bench"}, "Webhook-Id": {id}, "Webhook-Timestamp": {now},
-		"Webhook-Signature": {"v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))},
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = res.Body.Close() }()
-	_, err = io.Copy(io.Discard, res.Body)
-	return err
-}
-
-// receiver is a customers' server with a path for each endpoint. The first so many take each request and never answer, or after
-// a while.
-type receiver struct {
-	url     string
-	hanging int
-	answer  time.Duration // theirs, or never
-	came    [endpoints]atomic.Int64
-	arrived atomic.Int64           // at those that answer
-	body    atomic.Pointer[[]byte] // the last one
-}
-
-func receive(on *stage, hanging int) (*receiver, error) {
-	to := &receiver{hanging: hanging}
-	var err error
-	to.url, err = listen(on, to)
-	return to, err
-}
-
-func (to *receiver) urlOf(endpoint int) string { return fmt.Sprintf("%s/%d", to.url, endpoint) }
-
-func (to *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	i, wrong := strconv.Atoi(r.URL.Path[1:])
-	if err != nil || wrong != nil || i >= endpoints {
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	if i < to.hanging {
-		var late <-chan time.Time
-		if to.answer > 0 {
-			late = time.After(to.answer)
-		}
-		select {
-		case <-late:
-		case <-r.Context().Done():
-		}
-		return
-	}
-	to.came[i].Add(1)
-	to.arrived.Add(1)
-	to.body.Store(&body)
-}
-
-// rates waits for the warm-up, and then measures what arrives a second at each endpoint.
-func (to *receiver) rates(ctx context.Context, r *rig) (rates []float64, err error) {
-	if err := pause(ctx, r.warmup); err != nil {
-		return nil, err
-	}
-	var before [endpoints]int64
-	for i := range before {
-		before[i] = to.came[i].Load()
-	}
-	began := time.Now()
-	if err := pause(ctx, r.measure); err != nil {
-		return nil, err
-	}
-	took := time.Since(began).Seconds()
-	for i := range before {
-		rates = append(rates, float64(to.came[i].Load()-before[i])/took)
-	}
-	return rates, nil
-}
-
-func sum(rates []float64) (all float64) {
-	for _, x := range rates {
-		all += x
-	}
-	return all
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
-// deliveries are a server with all its endpoints registered, and chats that keep them busy.
+// deliveries are a server with endpoints, and their receiver.
 type deliveries struct {
 	*server
+	audience
+	as   []business
 	to   *receiver
 	made atomic.Int64 // for endpoints that answer
 }
 
-func (r *rig) startDeliveries(ctx context.Context, hanging int, answer time.Duration) (d *deliveries, err error) {
-	s, err := r.start(ctx)
+func (r *rig) startDeliveries(ctx context.Context, of side, a audience, env ...string) (d *deliveries, err error) {
+	s, err := r.start(ctx, of, env...)
 	if err != nil {
 		return nil, err
 	}
-	d = &deliveries{server: s}
-	if d.to, err = receive(s.stage, hanging); err == nil {
-		d.to.answer = answer
-		for i := range endpoints {
-			if err = s.register(d.to.urlOf(i), "message.created"); err != nil {
-				break
+	d = &deliveries{server: s, audience: a, as: []business{demo}}
+	defer func() {
+		if err != nil {
+			s.end()
+		}
+	}()
+	if d.to, err = receive(s.stage); err != nil {
+		return nil, err
+	}
+	for i := range a.businesses {
+		if i > 0 {
+			b, err := s.business(fmt.Sprint("bench ", i))
+			if err != nil {
+				return nil, err
+			}
+			d.as = append(d.as, b)
+		}
+		for n := range a.endpoints {
+			path := fmt.Sprintf("/%d/%d", i, n)
+			if n < a.hanging {
+				path = "/hang" + path
+			}
+			if _, err := s.register(d.as[i], d.to.url+path, typesOf[a.types]...); err != nil {
+				return nil, err
 			}
 		}
-	}
-	if err != nil {
-		s.end()
-		return nil, err
 	}
 	return d, nil
 }
 
-// run keeps so many deliveries outstanding that the worker never waits for chats, nor memory overflows, while it measures.
-func (d *deliveries) run(r *rig) (rates []float64, err error) {
-	ctx, stop := context.WithCancelCause(d.ctx)
-	defer stop(nil)
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: chatters}}
-	defer client.CloseIdleConnections()
-	answering := int64(endpoints - d.to.hanging)
-	enough := errors.New("enough")
-	var wg sync.WaitGroup
-	for range chatters {
-		wg.Go(func() {
-			session := ""
-			for ctx.Err() == nil {
-				if d.made.Load()-d.to.arrived.Load() > (outstanding-chatters*perChat)*answering {
-					_ = pause(ctx, time.Millisecond)
-					continue
-				}
-				d.made.Add(perChat * answering)
-				var err error
-				// A chat that has begun ends: what it made is counted.
-				if session, err = chat(d.ctx, client, d.url, session); err != nil {
-					stop(err)
-					return
-				}
-			}
-		})
+// throughput is the rate of deliveries from the first chat until all are recorded, at full speed, and what they cost.
+func (r *rig) throughput(ctx context.Context, of side, a audience) (figures, error) {
+	d, err := r.startDeliveries(ctx, of, a)
+	if err != nil {
+		return nil, err
 	}
-	rates, err = d.to.rates(ctx, r)
-	stop(enough)
-	wg.Wait()
-	if cause := context.Cause(ctx); !errors.Is(cause, enough) {
-		err = cause
+	defer d.end()
+	if err := d.load(ctx, r.warmup); err != nil {
+		return nil, err
 	}
-	return rates, err
+	if err := d.settle(ctx); err != nil {
+		return nil, err
+	}
+	cpu, before, began := r.stack(), d.made.Load(), time.Now()
+	if err := d.load(ctx, r.measure); err != nil {
+		return nil, err
+	}
+	if err := d.settle(ctx); err != nil {
+		return nil, err
+	}
+	n, took := float64(d.made.Load()-before), time.Since(began).Seconds()
+	return figures{
+		{"deliveries a second", n / took},
+		{"CPU of the stack for 1,000 deliveries, s", (r.stack() - cpu) / n * 1000},
+		{"chats a second", n / float64(a.types*(a.endpoints-a.hanging)) / took},
+		{"sent twice", float64(d.to.arrived.Load() - d.made.Load())},
+	}, nil
 }
 
-const settleWithin = 20 * time.Second
+// load chats at full speed, as long as not too much waits.
+func (d *deliveries) load(ctx context.Context, during time.Duration) error {
+	each := int64(d.types * (d.endpoints - d.hanging))
+	_, err := flatOut(ctx, d.url, d.as, talkers, during, func() error {
+		for d.made.Load()-d.to.arrived.Load() > max(outstanding, 2*each) {
+			if err := pause(ctx, time.Millisecond); err != nil {
+				return err
+			}
+		}
+		d.made.Add(each)
+		return nil
+	})
+	return err
+}
 
-// settle waits until everything has arrived and is written down, and says if something came twice: else the rate would be
-// borrowed from later.
-func (d *deliveries) settle() error {
-	late := time.Now().Add(settleWithin)
-	for time.Now().Before(late) {
-		answer, err := d.post("/graphql", map[string]any{"query": `{ pending: deliveries(status: PENDING, first: 1) { nodes { id } }
-			retrying: deliveries(status: RETRYING, first: 1) { nodes { id } } failed: deliveries(status: FAILED, first: 1) { nodes { id } } }`})
+// settle waits until everything has arrived and is recorded as delivered: else the rate would be borrowed from later.
+func (d *deliveries) settle(ctx context.Context) error {
+	err := until(ctx, settled, "all deliveries arrive", func() (bool, error) { return d.to.arrived.Load() >= d.made.Load(), nil })
+	if err != nil {
+		return fmt.Errorf("%d of %d: %w", d.to.arrived.Load(), d.made.Load(), err)
+	}
+	for _, b := range d.as {
+		err := until(ctx, settled, "all deliveries are recorded", func() (bool, error) {
+			left, err := d.some(b, "PENDING", "RETRYING", "FAILED", "SKIPPED")
+			if err == nil && (left["FAILED"] || left["SKIPPED"]) {
+				err = errors.New("a delivery has failed")
+			}
+			return !left["PENDING"] && !left["RETRYING"], err
+		})
 		if err != nil {
 			return err
 		}
-		var left struct {
-			Data map[string]struct{ Nodes []any }
+	}
+	return nil
+}
+
+// some says whether a business has deliveries in each of these states.
+func (s *server) some(b business, states ...string) (map[string]bool, error) {
+	query := "{"
+	for _, state := range states {
+		query += fmt.Sprintf(" %s: deliveries(status: %s, first: 1) { nodes { id } }", state, state)
+	}
+	data, err := s.query(b, query+" }")
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]bool{}
+	for _, state := range states {
+		nodes, _ := data[state].(map[string]any)["nodes"].([]any)
+		found[state] = len(nodes) > 0
+	}
+	return found, nil
+}
+
+// latency is how long deliveries take to one endpoint, one a chat, with 200 chats a second.
+func latency(ctx context.Context, r *rig, of side) (figures, error) {
+	d, err := r.startDeliveries(ctx, of, audience{businesses: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer d.end()
+	if _, err := d.register(demo, d.to.url+"/probe", "RUN_FINISHED"); err != nil {
+		return nil, err
+	}
+	if _, err := steady(ctx, d.url, demo, calmRate, r.warmup, nil); err != nil {
+		return nil, err
+	}
+	p := &probe{server: d.server, as: demo, to: d.to}
+	if err := p.run(ctx, calmRate, r.measure); err != nil {
+		return nil, err
+	}
+	return p.figures(50, 99), nil
+}
+
+// probe chats at a steady rate, and sees when each chat's delivery comes, of the one at its end.
+type probe struct {
+	*server
+	as     business
+	to     *receiver
+	chats  []time.Duration
+	begun  []time.Duration // from each event's timestamp to its delivery
+	after  []time.Duration // from each chat's answer to its delivery
+	missed int             // deliveries that have not come in time; counted as long as they were waited for
+}
+
+const patience = 10 * time.Second // for what was not delivered while the load ran
+
+func (p *probe) run(ctx context.Context, rate int, d time.Duration) (err error) {
+	var mu sync.Mutex // guards answered
+	answered := map[string]time.Time{}
+	p.chats, err = steady(ctx, p.url, p.as, rate, d, func(session string, at time.Time) {
+		mu.Lock()
+		defer mu.Unlock()
+		answered[session] = at
+	})
+	if err != nil {
+		return err
+	}
+	p.missed = len(p.to.without(answered))
+	_ = until(ctx, patience, "", func() (bool, error) {
+		p.missed = len(p.to.without(answered))
+		return p.missed == 0, nil
+	})
+	for session, at := range answered {
+		came, ok := p.to.of(session)
+		if !ok {
+			p.after, p.begun = append(p.after, time.Since(at)), append(p.begun, time.Since(at))
+			continue
 		}
-		if err := json.Unmarshal(answer, &left); err != nil || left.Data == nil {
-			return fmt.Errorf("deliveries: %.200s", answer)
-		}
-		if made, arrived := d.made.Load(), d.to.arrived.Load(); arrived >= made && len(left.Data["pending"].Nodes) == 0 {
-			if arrived > made || len(left.Data["retrying"].Nodes)+len(left.Data["failed"].Nodes) > 0 {
-				fmt.Printf("deliver: %d of %d deliveries came twice, or failed\n", arrived-made, made)
+		p.after, p.begun = append(p.after, max(0, came.at.Sub(at))), append(p.begun, came.at.Sub(came.stamp))
+	}
+	return ctx.Err()
+}
+
+func (p *probe) figures(percentiles ...int) figures {
+	f := append(timesOf("chat", p.chats, percentiles...), timesOf("event's timestamp to receiver", p.begun, percentiles...)...)
+	f = append(f, timesOf("chat's answer to receiver", p.after, percentiles...)...)
+	return append(f, figure{"not delivered in time", float64(p.missed)})
+}
+
+// receiver is the customers' server. What begins with /hang is taken and never answered, /down is refused with 500, and what
+// comes to /probe is remembered.
+type receiver struct {
+	url     string
+	arrived atomic.Int64 // at those that answer
+
+	mu   sync.Mutex // guards ends
+	ends map[string]arrival
+}
+
+// arrival is when the end of a session's chat was delivered, and the event's timestamp.
+type arrival struct{ at, stamp time.Time }
+
+func receive(on *stage) (to *receiver, err error) {
+	to = &receiver{ends: map[string]arrival{}}
+	to.url, err = listen(on, to)
+	return to, err
+}
+
+func (to *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	at := time.Now()
+	switch {
+	case err != nil:
+		return
+	case len(r.URL.Path) > 5 && r.URL.Path[:5] == "/hang":
+		<-r.Context().Done()
+		return
+	case len(r.URL.Path) >= 5 && r.URL.Path[:5] == "/down":
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	to.arrived.Add(1)
+	if r.URL.Path != "/probe" {
+		return
+	}
+	var doc struct {
+		Event struct {
+			Timestamp json.Number
+			Data      struct {
+				Type    string
+				Session string `json:"session_id"`
 			}
-			return nil
-		}
-		if err := pause(d.ctx, 20*time.Millisecond); err != nil {
-			return err
 		}
 	}
-	return fmt.Errorf("of %d deliveries %d have arrived %v after the last chat, or not all are written down", d.made.Load(), d.to.arrived.Load(), settleWithin)
+	if json.Unmarshal(body, &doc) != nil || doc.Event.Data.Type != "run.finished" {
+		return
+	}
+	seconds, _ := strconv.ParseFloat(doc.Event.Timestamp.String(), 64)
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	if _, again := to.ends[doc.Event.Data.Session]; !again {
+		to.ends[doc.Event.Data.Session] = arrival{at, time.UnixMicro(int64(seconds * 1e6))}
+	}
+}
+
+// of is when a session's delivery came.
+func (to *receiver) of(session string) (arrival, bool) {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	a, ok := to.ends[session]
+	return a, ok
+}
+
+// without are those of the sessions of which nothing has come.
+func (to *receiver) without(sessions map[string]time.Time) (missed []string) {
+	for session := range sessions {
+		if _, ok := to.of(session); !ok {
+			missed = append(missed, session)
+		}
+	}
+	return missed
 }

@@ -1,242 +1,271 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/gorilla/websocket"
 )
 
 const (
-	fanoutPace  = 100 * time.Millisecond // between events, where latency is measured
-	fanoutAhead = 32                     // events that the slowest subscriber may be behind, where throughput is
-	fanoutChats = 4                      // clients that chat as fast as they are answered and that allows
+	ahead    = 32              // events that the slowest viewer may be behind, where throughput is measured
+	calmDown = 2 * time.Second // after what happened last, until what follows is measured
 )
 
-// audiences are how many subscribers there are, and how many chats a second where CPU is measured: some 20,000 to 30,000 messages.
-var audiences = []struct{ subscribers, chats int }{{100, 60}, {1000, 10}}
-
-// fanout is what one side did for an audience.
-type fanout struct {
-	perConn float64 // KB of memory, idle
-	rate    float64 // messages a second, as fast as the slowest subscriber follows
-	cpu     float64 // of the server, in µs a message, then
-	steady  float64 // the same at a steady rate
-	allocs  float64 // a message, then
-	made    float64 // executions an event, then
-	spread          // from the event to the socket, at 10 events a second
-}
-
-// benchFanout compares the fan-out of events of some 500 bytes with a bare broadcast of gorilla's prepared messages of the same
-// size, in a process of its own. What Parley spends on the chats that make the events it spends without subscribers too: that is
-// measured at the same rate before the subscribers come, and taken off, so that what is left is the fan-out's.
-func benchFanout(ctx context.Context, r *rig) error {
-	for _, audience := range audiences {
-		n := audience.subscribers
-		figures, note, err := r.repeat(ctx, func(ctx context.Context) (string, []float64, error) {
-			ours, size, err := r.fanoutParley(ctx, n, audience.chats)
-			if err != nil {
-				return "", nil, err
-			}
-			bare, err := r.fanoutBare(ctx, n, audience.chats*perTurn, size)
-			line := fmt.Sprintf("%d subscribers, %d bytes: parley %v, %.2f allocations a message, %.2f executions an event   bare %v", n, size, ours, ours.allocs, ours.made, bare)
-			return line, []float64{
-				ours.cpu / bare.cpu, ours.steady / bare.steady, ours.rate / bare.rate, ms(ours.p99) / ms(bare.p99), ours.perConn, ours.allocs, ours.made,
-			}, err
+// fanoutShapes compare the fan-out of events to viewers who all run the same operation with a bare broadcast of gorilla's prepared
+// messages of the same size, in a process of its own.
+func fanoutShapes(*rig) (all []shape) {
+	for _, a := range []struct{ viewers, chats int }{{100, 60}, {1000, 10}} {
+		size := &atomic.Int64{} // of the server's messages
+		all = append(all, shape{
+			name: fmt.Sprintf("%d viewers", a.viewers),
+			run: func(ctx context.Context, r *rig, of side) (figures, error) {
+				s, err := r.start(ctx, of)
+				if err != nil {
+					return nil, err
+				}
+				defer s.end()
+				return r.fanout(ctx, &chatting{server: s, size: size}, a.viewers, a.chats)
+			},
+			bare: func(ctx context.Context, r *rig) (figures, error) {
+				b := &broadcaster{stage: newStage(ctx), size: max(size.Load(), 500)}
+				defer b.end()
+				in, addr, err := child(ctx, b.stage, "broadcast")
+				if err != nil {
+					return nil, err
+				}
+				b.in, b.addr = in, addr
+				return r.fanout(ctx, b, a.viewers, a.chats)
+			},
 		})
-		if err != nil {
-			return err
+	}
+	return all
+}
+
+// source is where events come from, three at a time.
+type source interface {
+	join(n int) (*viewers, error)
+	happen(ctx context.Context) error
+	at() int // how many may be under way at a time
+}
+
+// fanout measures one side. What the stack spends on the chats that make the events it spends without viewers too: that is
+// measured at the same rates before they come, and taken off, so that what is left is the fan-out's.
+func (r *rig) fanout(ctx context.Context, from source, n, rate int) (f figures, err error) {
+	var vs viewers
+	var events atomic.Int64
+	flat := func(d time.Duration) (cpu, took float64, err error) {
+		events.Store(0)
+		base := int64(0)
+		if len(vs.all) > 0 {
+			base = vs.all[0].count.Load()
 		}
-		fmt.Printf("fanout, %s, %d subscribers: of the bare broadcast's CPU a message %.2f flat out (gate 1.0, aim 0.3) and %.2f at a steady rate, %.1f of its messages a second, %.2f of its p99 at 10 events a second (gate 2); "+
-			"%.0f KB a connection (gate 35), %.2f allocations a message (gate 3), %.2f executions an event (gate 1; %s)\n",
-			r.mode, n, figures[0], figures[1], figures[2], figures[3], figures[4], figures[5], figures[6], note)
-	}
-	return nil
-}
-
-func (f fanout) String() string {
-	return fmt.Sprintf("%.0f messages/s at %.2f µs of CPU each, %.2f µs at a steady rate, %v at 10 events/s, %.0f KB a connection", f.rate, f.cpu, f.steady, f.spread, f.perConn)
-}
-
-// fanoutParley measures Parley, and tells how large its messages are.
-func (r *rig) fanoutParley(ctx context.Context, n, chats int) (f fanout, size int, err error) {
-	s, err := r.start(ctx, "PARLEY_MAX_SOCKETS=10000")
-	if err != nil {
-		return f, 0, err
-	}
-	defer s.end()
-	c := &chatter{server: s, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}, audience: &audience{}}
-	defer c.client.CloseIdleConnections()
-	if err := c.flatOut(ctx, r.warmup); err != nil {
-		return f, 0, err
-	}
-	c.events.Store(0)
-	from := cpuOf(s.cmd.Process.Pid)
-	if err := c.flatOut(ctx, r.measure/2); err != nil {
-		return f, 0, err
-	}
-	eventCPU := (cpuOf(s.cmd.Process.Pid) - from) / float64(c.events.Load())
-	alone, _, err := c.steady(ctx, chats, r.measure)
-	if err != nil {
-		return f, 0, err
-	}
-	if err := pause(ctx, calmDown); err != nil {
-		return f, 0, err
-	}
-	before, _, err := memoryOf(s.cmd.Process.Pid)
-	if err != nil {
-		return f, 0, err
-	}
-	c.events.Store(0)
-	for range n {
-		sub, err := s.subscribe()
-		if err != nil {
-			return f, 0, err
-		}
-		c.audience.join(sub.conn)
-	}
-	if err := pause(ctx, calmDown); err != nil {
-		return f, 0, err
-	}
-	after, _, err := memoryOf(s.cmd.Process.Pid)
-	if err != nil {
-		return f, 0, err
-	}
-	f.perConn = (after - before) / float64(n)
-
-	from = cpuOf(s.cmd.Process.Pid)
-	began := time.Now()
-	if err := c.flatOut(ctx, r.measure/2); err != nil {
-		return f, 0, err
-	}
-	all := float64(c.events.Load()) * float64(n)
-	f.rate = all / time.Since(began).Seconds()
-	f.cpu = (cpuOf(s.cmd.Process.Pid) - from - eventCPU*float64(c.events.Load())) / all * 1e6
-
-	whole, events, err := c.steady(ctx, chats, r.measure)
-	if err != nil {
-		return f, 0, err
-	}
-	messages := float64(events * n)
-	f.steady = (whole.cpu - alone.cpu) / messages * 1e6
-	f.allocs = (whole.mallocs - alone.mallocs) / messages
-	f.made = whole.made / float64(events)
-
-	f.spread, err = c.audience.lags(ctx, int(r.measure/2/fanoutPace), func() error { return c.chats(ctx, 1) })
-	return f, c.audience.members[0].size(), err
-}
-
-// chatter chats, and waits for its audience.
-type chatter struct {
-	*server
-	client   *http.Client
-	audience *audience
-	events   atomic.Int64 // that its chats have made since the audience came
-}
-
-// chats chats so many times, one after the other, and waits until everyone has what came of it.
-func (c *chatter) chats(ctx context.Context, n int) error {
-	for range n {
-		if _, err := chat(ctx, c.client, c.url, ""); err != nil {
-			return err
-		}
-		c.events.Add(perTurn)
-	}
-	return c.audience.await(ctx, c.events.Load())
-}
-
-// flatOut has several clients chat as fast as they are answered, and no faster than the slowest of the audience follows.
-func (c *chatter) flatOut(ctx context.Context, d time.Duration) error {
-	var group errgroup.Group
-	until := time.Now().Add(d)
-	for range fanoutChats {
-		group.Go(func() error {
-			for time.Now().Before(until) {
-				if err := c.audience.await(ctx, c.events.Load()-fanoutAhead); err != nil {
+		cpu, began := r.stack(), time.Now()
+		err = together(from.at(), func() error {
+			for time.Since(began) < d {
+				if err := vs.await(ctx, base+events.Load()-ahead); err != nil {
 					return err
 				}
-				if _, err := chat(ctx, c.client, c.url, ""); err != nil {
+				if err := from.happen(ctx); err != nil {
 					return err
 				}
-				c.events.Add(perTurn)
+				events.Add(perChat)
 			}
 			return nil
 		})
+		if err == nil {
+			err = vs.await(ctx, base+events.Load())
+		}
+		return r.stack() - cpu, time.Since(began).Seconds(), err
 	}
-	if err := group.Wait(); err != nil {
+	steady := func() (cpu float64, err error) {
+		base := int64(0)
+		if len(vs.all) > 0 {
+			base = vs.all[0].count.Load()
+		}
+		cpu = r.stack()
+		took, err := open(ctx, rate, r.measure, func(int) error { return from.happen(ctx) })
+		if err == nil {
+			err = vs.await(ctx, base+int64(perChat*len(took)))
+		}
+		return (r.stack() - cpu) / float64(perChat*len(took)), err
+	}
+	if _, _, err := flat(r.warmup); err != nil {
+		return nil, err
+	}
+	cpu, _, err := flat(r.measure / 2)
+	if err != nil {
+		return nil, err
+	}
+	flatAlone := cpu / float64(events.Load()) // of an event
+	steadyAlone, err := steady()
+	if err != nil {
+		return nil, err
+	}
+	joined, err := from.join(n)
+	if err != nil {
+		return nil, err
+	}
+	vs.all = joined.all
+	if err := pause(ctx, calmDown); err != nil {
+		return nil, err
+	}
+	cpu, took, err := flat(r.measure / 2)
+	if err != nil {
+		return nil, err
+	}
+	each := cpu/float64(events.Load()) - flatAlone
+	f = append(f, figure{"messages a second, flat out", float64(events.Load()) * float64(n) / took},
+		figure{"CPU of the stack a message, flat out, µs", each / float64(n) * 1e6})
+	whole, err := steady()
+	if err != nil {
+		return nil, err
+	}
+	f = append(f, figure{"the same, steady, µs", (whole - steadyAlone) / float64(n) * 1e6})
+	lags, err := vs.lags(ctx, r.measure/2, func() error {
+		base := vs.all[0].count.Load()
+		if err := from.happen(ctx); err != nil {
+			return err
+		}
+		return vs.await(ctx, base+perChat)
+	})
+	if c, ok := from.(*chatting); ok && err == nil {
+		c.size.Store(int64(len(vs.all[0].last)))
+	}
+	return append(f, timesOf("event to socket", lags, 50, 99)...), joined.err(err)
+}
+
+// err is why a viewer was cut off, or else the error that is given.
+func (vs *viewers) err(or error) error {
+	if err := vs.failed.Load(); err != nil && or == nil {
+		return *err
+	}
+	return or
+}
+
+// together runs so many at a time, and waits for all.
+func together(n int, f func() error) (err error) {
+	var wg sync.WaitGroup
+	failed := make(chan error, n)
+	for range n {
+		wg.Go(func() { failed <- f() })
+	}
+	wg.Wait()
+	for range n {
+		if e := <-failed; e != nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// chatting makes events by chats.
+type chatting struct {
+	*server
+	size *atomic.Int64
+}
+
+func (c *chatting) at() int { return 4 }
+
+func (c *chatting) join(n int) (*viewers, error) {
+	vs, err := c.connect(n)
+	if err != nil {
+		return nil, err
+	}
+	return vs, vs.subscribe(feedOf(""))
+}
+
+func (c *chatting) happen(ctx context.Context) error {
+	_, err := say(ctx, c.url, demo, "", question)
+	return err
+}
+
+// broadcaster is a broadcast in a process of its own.
+type broadcaster struct {
+	*stage
+	addr string
+	size int64
+
+	mu sync.Mutex // guards in
+	in io.Writer
+}
+
+func (b *broadcaster) at() int { return 1 }
+
+func (b *broadcaster) join(n int) (*viewers, error) {
+	vs := &viewers{}
+	for range n {
+		v, err := vs.dial(b.stage, "ws://"+b.addr)
+		if err != nil {
+			return nil, err
+		}
+		go vs.read(v)
+	}
+	return vs, nil
+}
+
+func (b *broadcaster) happen(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, err := io.WriteString(b.in, strings.Repeat(fmt.Sprintln(b.size), perChat))
+	return err
+}
+
+// broadcast is a server that sends each WebSocket one prepared message for each line on stdin, which says how many bytes: the
+// least that a server of gorilla's can do. It ends with its stdin.
+func broadcast() error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
 		return err
 	}
-	return c.audience.await(ctx, c.events.Load())
-}
-
-// steady chats so many times a second, and returns what that took and how many events it made.
-func (c *chatter) steady(ctx context.Context, rate int, d time.Duration) (reading, int, error) {
-	from, err := c.read()
-	if err != nil {
-		return reading{}, 0, err
-	}
-	n := int(d.Seconds() * float64(rate))
-	tick := time.NewTicker(d / time.Duration(n))
-	defer tick.Stop()
-	var group errgroup.Group
-	for range n {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return reading{}, 0, ctx.Err()
-		}
-		group.Go(func() error {
-			_, err := chat(ctx, c.client, c.url, "")
+	var mu sync.Mutex // guards conns
+	var conns []*websocket.Conn
+	upgrader := websocket.Upgrader{}
+	go func() {
+		_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // it ends with the bench
+			conn, err := upgrader.Upgrade(w, r, nil)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
+			for { // what a client says, its pongs too, is to be read
+				if _, _, err := conn.NextReader(); err != nil {
+					return
+				}
+			}
+		}))
+	}()
+	fmt.Println(l.Addr())
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		size, err := strconv.Atoi(lines.Text())
+		if err != nil {
 			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return reading{}, 0, err
-	}
-	c.events.Add(int64(n * perTurn))
-	if err := c.audience.await(ctx, c.events.Load()); err != nil {
-		return reading{}, 0, err
-	}
-	to, err := c.read()
-	return reading{cpu: to.cpu - from.cpu, mallocs: to.mallocs - from.mallocs, made: to.made - from.made}, n * perTurn, err
-}
-
-// reading is what a server's process has come to.
-type reading struct {
-	cpu     float64 // seconds
-	mallocs float64 // allocations
-	made    float64 // results of subscriptions
-
-	commits, committing float64 // transactions with events, and the seconds they took, from the instant that their events bear
-}
-
-func (s *server) read() (reading, error) {
-	res, err := http.Get(s.url + "/metrics")
-	if err != nil {
-		return reading{}, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		return reading{}, err
-	}
-	r := reading{cpu: cpuOf(s.cmd.Process.Pid)}
-	for line := range strings.Lines(string(raw)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		for want, field := range map[string]*float64{
-			"go_memstats_mallocs_total": &r.mallocs, "parley_live_results_made_total": &r.made,
-			"parley_commits_total": &r.commits, "parley_commit_seconds_total": &r.committing,
-		} {
-			if name == want {
-				*field, err = strconv.ParseFloat(value, 64)
+		}
+		text := fmt.Sprintf(`{"timestamp":%q,"rest":"`, time.Now().Format(time.RFC3339Nano))
+		text += strings.Repeat("x", max(0, size-len(text)-2)) + `"}`
+		prepared, err := websocket.NewPreparedMessage(websocket.TextMessage, []byte(text))
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		for _, conn := range conns {
+			if err := conn.WritePreparedMessage(prepared); err != nil {
+				return err
 			}
 		}
+		mu.Unlock()
 	}
-	return r, err
+	return nil
 }

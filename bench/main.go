@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,20 +19,37 @@ import (
 	"parley/e2e/servers"
 )
 
-// benches are all there are, in the order in which they run.
-var benches = []struct {
-	name string
-	run  func(context.Context, *rig) error
-}{
-	{"chat", benchChat},
-	{"deliver", benchDeliver},
-	{"fair", benchFair},
-	{"backlog", benchBacklog},
-	{"feed", benchFeed},
-	{"turn", benchTurn},
-	{"fanout", benchFanout},
-	{"idle", benchIdle},
+// bench measures one thing in several shapes.
+type bench struct {
+	name   string
+	shapes func(r *rig) []shape
 }
+
+// shape is what all sides are measured with.
+type shape struct {
+	name  string
+	run   func(ctx context.Context, r *rig, of side) (figures, error)
+	bare  func(ctx context.Context, r *rig) (figures, error) // the bare side; nil where there is none
+	once  bool                                               // one round is enough, or takes long
+	alone bool                                               // no round beside a busy process: it measures memory, or states
+}
+
+// benches are all there are, in the order in which they run.
+var benches = []bench{
+	{"chat", chatShapes},
+	{"deliver", deliverShapes},
+	{"fair", fairShapes},
+	{"resume", resumeShapes},
+	{"fanout", fanoutShapes},
+	{"feed", feedShapes},
+	{"turn", turnShapes},
+	{"idle", idleShapes},
+	{"growth", growthShapes},
+	{"backlog", backlogShapes},
+}
+
+// children are what this program is instead of the bench when it is started with one of these words.
+var children = map[string]func() error{"broadcast": broadcast, "spin": spin}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -43,30 +61,35 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	if len(os.Args) == 2 && os.Args[1] == broadcastCommand {
-		return broadcast()
+	if len(os.Args) == 2 && children[os.Args[1]] != nil {
+		return children[os.Args[1]]()
 	}
+	r := &rig{warmup: time.Second}
 	modes := flag.String("mode", "both", "what Parley stands on: `embedded`, production or both")
-	short := flag.Bool("short", false, "one quick round of each")
-	profiles := flag.String("cpuprofile", "", "a `folder` for CPU profiles of the measured servers, one each")
+	server := flag.String("server", "", "the server `binary` to measure (default: this tree, built)")
+	against := flag.String("against", "", "another server `binary`, measured in the same rounds")
+	shapes := flag.String("shape", "", "only shapes whose names match this `pattern`")
+	flag.IntVar(&r.rounds, "rounds", 4, "of each side")
+	flag.BoolVar(&r.busy, "busy", false, "as many rounds again beside a process that keeps one core busy")
+	flag.DurationVar(&r.measure, "measure", 4*time.Second, "how long a side is loaded in a round")
+	flag.IntVar(&r.events, "events", 1_000_000, "growth: how many events are stored, against 10,000")
+	flag.StringVar(&r.profiles, "cpuprofile", "", "a `folder` for CPU profiles of the server that is built here, one each")
 	flag.Parse()
 	if !slices.Contains([]string{embedded, production, "both"}, *modes) {
 		return fmt.Errorf("there is no mode %q: embedded, production, both", *modes)
 	}
-	var names []string
-	for _, b := range benches {
-		names = append(names, b.name)
+	only, err := regexp.Compile(*shapes)
+	if err != nil {
+		return err
 	}
 	for _, name := range flag.Args() {
-		if !slices.Contains(names, name) {
-			return fmt.Errorf("there is no bench %q: %s", name, strings.Join(names, ", "))
+		if !slices.ContainsFunc(benches, func(b bench) bool { return b.name == name }) {
+			return fmt.Errorf("there is no bench %q", name)
 		}
 	}
-
 	stage := newStage(ctx)
 	defer stage.end()
-	binary, err := build(ctx, stage, *profiles != "")
-	if err != nil {
+	if r.sides, err = sides(ctx, stage, *server, *against, r.profiles != ""); err != nil {
 		return err
 	}
 	fmt.Printf("%s, %d cores, %s/%s\n", runtime.Version(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
@@ -74,10 +97,7 @@ func run(ctx context.Context) error {
 		if *modes != mode && *modes != "both" {
 			continue
 		}
-		r := &rig{mode: mode, binary: binary, rounds: 3, short: *short, warmup: time.Second, measure: 4 * time.Second, profiles: *profiles}
-		if *short {
-			r.measure = time.Second
-		}
+		r.mode = mode
 		if mode == production {
 			err := stage.try(func() { r.postgres = servers.NewPostgres(stage); servers.Need(stage, "redis-server") })
 			if errors.Is(err, errMissing) {
@@ -92,16 +112,49 @@ func run(ctx context.Context) error {
 			if flag.NArg() > 0 && !slices.Contains(flag.Args(), b.name) {
 				continue
 			}
-			r.bench = b.name
-			if err := b.run(ctx, r); err != nil {
-				return fmt.Errorf("%s, %s: %w", b.name, mode, err)
+			for _, s := range b.shapes(r) {
+				if !only.MatchString(s.name) {
+					continue
+				}
+				if err := r.compare(ctx, b.name, s); err != nil {
+					return fmt.Errorf("%s, %s, %s: %w", b.name, mode, s.name, err)
+				}
 			}
 		}
 	}
 	return nil
 }
 
-// build builds the server.
+// sides are the servers to be measured: the one that is named, or this tree's, and the one that it is compared with.
+func sides(ctx context.Context, on *stage, server, against string, profiled bool) (all []side, err error) {
+	switch {
+	case server == "":
+		server, err = build(ctx, on, profiled)
+	case profiled:
+		err = errors.New("-cpuprofile needs a server that is built here: leave -server out")
+	}
+	if err != nil {
+		return nil, err
+	}
+	for name, path := range map[string]*string{"server": &server, "against": &against} {
+		if *path == "" {
+			continue
+		}
+		if *path, err = filepath.Abs(*path); err == nil {
+			_, err = os.Stat(*path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("-%s: %w", name, err)
+		}
+	}
+	all = []side{{"server", server}}
+	if against != "" {
+		all = append(all, side{"against", against})
+	}
+	return all, nil
+}
+
+// build builds this tree's server.
 func build(ctx context.Context, stage *stage, profiled bool) (binary string, err error) {
 	var dir string
 	if err := stage.try(func() { dir = stage.TempDir() }); err != nil {
@@ -122,4 +175,29 @@ func build(ctx context.Context, stage *stage, profiled bool) (binary string, err
 		return "", fmt.Errorf("build the server: %w", err)
 	}
 	return binary, nil
+}
+
+// pause waits, or says that the bench was interrupted.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// until asks again, each few milliseconds, until it is done, for so long at most.
+func until(ctx context.Context, within time.Duration, what string, done func() (bool, error)) error {
+	for late := time.Now().Add(within); ; {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		if time.Now().After(late) {
+			return fmt.Errorf("%s: not within %v", strings.TrimSpace(what), within)
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }

@@ -1,57 +1,152 @@
 package main
 
 import (
+	"bufio"
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
-	"runtime"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-const (
-	limit = time.Minute // of a bench in one mode
-	quiet = 0.10        // the machine's share that others may take in a round that counts
-)
+// side is who is measured: a server binary, or the bare side, which is in this program.
+type side struct {
+	name   string
+	binary string
+}
 
-// round runs both sides once, and returns what is to be printed of it and its results.
-type round func(ctx context.Context) (line string, results []float64, err error)
+// figure is one number that a side has in a round.
+type figure struct {
+	name  string
+	value float64
+}
 
-// repeat runs rounds until as many as wanted had the machine to themselves, or the time is over. It returns the medians of
-// those that did, or of all if none did, and says which.
-func (r *rig) repeat(ctx context.Context, f round) (medians []float64, note string, err error) {
-	var all, calm [][]float64
-	var longest time.Duration
-	for began := time.Now(); len(calm) < r.rounds && (len(all) == 0 || !r.short && time.Since(began)+longest < limit); {
-		w, start := startWatch(), time.Now()
-		line, results, err := f(ctx)
+type figures []figure
+
+func (f figures) value(name string) (float64, bool) {
+	for _, g := range f {
+		if g.name == name {
+			return g.value, true
+		}
+	}
+	return 0, false
+}
+
+func (f figures) String() string {
+	var all []string
+	for _, g := range f {
+		all = append(all, g.name+" "+digits(g.value))
+	}
+	return strings.Join(all, ", ")
+}
+
+// digits writes three of them, or as many as there are before the point.
+func digits(x float64) string {
+	switch {
+	case x >= 100 || x <= -100 || x == 0:
+		return fmt.Sprintf("%.0f", x)
+	case x >= 10 || x <= -10:
+		return fmt.Sprintf("%.1f", x)
+	case x >= 1 || x <= -1:
+		return fmt.Sprintf("%.2f", x)
+	}
+	return fmt.Sprintf("%.3f", x)
+}
+
+// compare measures all sides in rounds, in turns: A B, B A, A B, … A machine's pace drifts by a factor of two within an hour, so
+// each ratio is one of two neighbours, and what is told is the median of the ratios with the least and the greatest.
+func (r *rig) compare(ctx context.Context, bench string, s shape) error {
+	loads := []string{"quiet"}
+	if r.busy && !s.alone {
+		loads = append(loads, "busy")
+	}
+	all := slices.Clone(r.sides)
+	if s.bare != nil {
+		all = append(all, side{name: "bare"})
+	}
+	rounds := r.rounds
+	if s.once {
+		rounds = 1
+	}
+	for _, load := range loads {
+		r.title = fmt.Sprintf("%s, %s, %s, %s", bench, r.mode, s.name, load)
+		results := map[string][]figures{}
+		others := 0.0
+		for n := range rounds {
+			turn := slices.Clone(all)
+			if n%2 == 1 {
+				slices.Reverse(turn)
+			}
+			for _, of := range turn {
+				f, taken, err := r.round(ctx, s, of, load == "busy")
+				if err != nil {
+					return fmt.Errorf("%s: %w", of.name, err)
+				}
+				fmt.Printf("  %s, %s: %v   (others took %.0f %% of the machine)\n", r.title, of.name, f, 100*taken)
+				results[of.name] = append(results[of.name], f)
+				others = max(others, taken)
+			}
+		}
+		fmt.Printf("%s: %d rounds, others took at most %.0f %% of the machine\n", r.title, rounds, 100*others)
+		report(all, results)
+	}
+	return nil
+}
+
+// round measures one side.
+func (r *rig) round(ctx context.Context, s shape, of side, busy bool) (f figures, others float64, err error) {
+	if r.mode == production {
+		if err := r.checkpoint(ctx); err != nil { // what the side before has left to be written is not this one's
+			return nil, 0, err
+		}
+	}
+	if busy {
+		stop, err := r.startSpinning(ctx)
 		if err != nil {
-			return nil, "", err
+			return nil, 0, err
 		}
-		others := w.others()
-		fmt.Printf("%s, %s: %s   (others took %.0f %% of the machine)\n", r.bench, r.mode, line, 100*others)
-		longest = max(longest, time.Since(start))
-		all = append(all, results)
-		if others <= quiet {
-			calm = append(calm, results)
+		defer stop()
+	}
+	w := startWatch()
+	if of.binary == "" {
+		f, err = s.bare(ctx, r)
+	} else {
+		f, err = s.run(ctx, r, of)
+	}
+	return f, w.others(), err
+}
+
+// report prints the medians of all sides, and what the first is of each other.
+func report(all []side, results map[string][]figures) {
+	first := results[all[0].name]
+	for _, g := range first[0] {
+		line := fmt.Sprintf("    %-50s", g.name)
+		for _, of := range all {
+			var values, ratios []float64
+			for n, f := range results[of.name] {
+				x, ok := f.value(g.name)
+				if !ok {
+					continue
+				}
+				values = append(values, x)
+				if mine, ok := first[n].value(g.name); ok && x != 0 {
+					ratios = append(ratios, mine/x)
+				}
+			}
+			if len(values) == 0 {
+				continue
+			}
+			line += fmt.Sprintf("  %s %8s", of.name, digits(median(values)))
+			if of != all[0] && len(ratios) > 0 {
+				line += fmt.Sprintf("  ratio %.2f (%.2f to %.2f)", median(ratios), slices.Min(ratios), slices.Max(ratios))
+			}
 		}
+		fmt.Println(line)
 	}
-	note = fmt.Sprintf("%d of %d rounds, those with a quiet machine", len(calm), len(all))
-	if len(calm) == 0 {
-		calm, note = all, fmt.Sprintf("%d rounds, none with a quiet machine: it says little", len(all))
-	}
-	for i := range calm[0] {
-		var of []float64
-		for _, results := range calm {
-			of = append(of, results[i])
-		}
-		medians = append(medians, median(of))
-	}
-	return medians, note, nil
 }
 
 func median(of []float64) float64 {
@@ -62,78 +157,68 @@ func median(of []float64) float64 {
 	return of[len(of)/2]
 }
 
-// watch tells how much of the machine others take: processes that this one has not started. It reads Linux's /proc; elsewhere
-// it knows of nobody.
-type watch struct {
-	began     time.Time
-	busy, own float64 // CPU seconds
+// timesOf are the figures of how long something took, in milliseconds.
+func timesOf(what string, took []time.Duration, percentiles ...int) (f figures) {
+	if len(took) == 0 {
+		return nil
+	}
+	slices.Sort(took)
+	for _, p := range percentiles {
+		f = append(f, figure{fmt.Sprintf("%s, p%d, ms", what, p), ms(took[len(took)*p/100])})
+	}
+	return f
 }
 
-func startWatch() *watch {
-	busy, own, _ := cpu()
-	return &watch{time.Now(), busy, own}
-}
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// others is their share since the start.
-func (w *watch) others() float64 {
-	busy, own, err := cpu()
+// child starts this program as one of its children, which ends when its stdin does. What it prints first is returned.
+func child(ctx context.Context, on *stage, word string) (in io.Writer, said string, err error) {
+	self, err := os.Executable()
 	if err != nil {
-		return 0
+		return nil, "", err
 	}
-	return max(0, (busy-w.busy)-(own-w.own)) / (time.Since(w.began).Seconds() * float64(runtime.NumCPU()))
+	cmd := exec.CommandContext(ctx, self, word)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, "", err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, "", err
+	}
+	on.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	})
+	said, err = bufio.NewReader(out).ReadString('\n')
+	return stdin, strings.TrimSpace(said), err
 }
 
-const ticks = 100 // a second, as /proc counts on all of Linux's common platforms
-
-// cpuOf is the CPU time that a process has spent so far, in seconds.
-func cpuOf(pid int) float64 {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:])) // from the third field on
-	user, _ := strconv.ParseFloat(f[11], 64)
-	system, _ := strconv.ParseFloat(f[12], 64)
-	return (user + system) / ticks
+// spin says its process's id, and keeps one core busy until its stdin ends.
+func spin() error {
+	fmt.Println(os.Getpid())
+	go func() {
+		for {
+		}
+	}()
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
 }
 
-// cpu is the CPU time that the machine has spent, and that of this process and all that it has started, so far.
-func cpu() (busy, own float64, err error) {
-	raw, err := os.ReadFile("/proc/stat")
+// startSpinning has a process of this program keep one core busy, until stop.
+func (r *rig) startSpinning(ctx context.Context) (stop func(), err error) {
+	on := newStage(ctx)
+	_, pid, err := child(ctx, on, "spin")
+	if err == nil {
+		r.spinner, err = strconv.Atoi(pid)
+	}
 	if err != nil {
-		return 0, 0, err
+		on.end()
+		return nil, err
 	}
-	fields := strings.Fields(strings.SplitN(string(raw), "\n", 2)[0])
-	if len(fields) < 9 {
-		return 0, 0, errors.New("/proc/stat is short")
-	}
-	for i, f := range fields[1:9] { // user nice system idle iowait irq softirq steal
-		if n, err := strconv.ParseFloat(f, 64); err == nil && i != 3 && i != 4 {
-			busy += n / ticks
-		}
-	}
-	parent, spent := map[int]int{}, map[int]float64{}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		raw, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended; whoever waited for it has its time
-		}
-		pid, _ := strconv.Atoi(strings.Split(path, "/")[2])
-		f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:])) // from the third field on
-		parent[pid], _ = strconv.Atoi(f[1])
-		for _, n := range f[11:15] { // its own, and that of the children it has waited for
-			t, _ := strconv.ParseFloat(n, 64)
-			spent[pid] += t / ticks
-		}
-	}
-	for pid, t := range spent {
-		for p := pid; p > 1; p = parent[p] {
-			if p == os.Getpid() {
-				own += t
-				break
-			}
-		}
-	}
-	return busy, own, nil
+	return func() { on.end(); r.spinner = 0 }, nil
 }

@@ -11,7 +11,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,50 +23,53 @@ const (
 	turnsEach   = 8 // of a session: then it begins a new one, so that histories stay short
 )
 
-// benchTurn measures what a turn costs over its model's own time, against a bare proxy to the same model server: Parley stores
+// turnShapes measure what a turn costs over its model's own time, against a bare proxy to the same model server: Parley stores
 // each turn durably, with its events, and the proxy nothing. Every session must get its own answers and have its own history, a
 // thousand at once too.
-func benchTurn(ctx context.Context, r *rig) error {
-	model := &modelServer{spans: map[string]span{}}
-	stage := newStage(ctx)
-	defer stage.end()
-	address, err := listen(stage, model)
-	if err != nil {
-		return err
-	}
-	target, err := url.Parse(address)
-	if err != nil {
-		return err
-	}
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, FlushInterval: -1, Transport: &http.Transport{MaxIdleConnsPerHost: 1000},
-	}
-	proxied, err := listen(stage, proxy)
-	if err != nil {
-		return err
-	}
-	s, err := r.start(ctx, "OPENAI_BASE_URL="+address+"/v1")
-	if err != nil {
-		return err
-	}
-	defer s.end()
-	for _, sessions := range []int{16, 256} {
-		ours, err := model.drive(ctx, sessions, r.measure, func(token, session string) (*http.Request, error) { return streamedChat(ctx, s.url, token, session) })
-		if err != nil {
-			return err
+func turnShapes(*rig) (all []shape) {
+	for _, sessions := range []int{16, 256, 1000} {
+		s := shape{name: fmt.Sprintf("%d sessions, streamed", sessions), run: func(ctx context.Context, r *rig, of side) (figures, error) {
+			on, model, address, err := serveModel(ctx)
+			if err != nil {
+				return nil, err
+			}
+			defer on.end()
+			s, err := r.start(ctx, of, "OPENAI_BASE_URL="+address+"/v1")
+			if err != nil {
+				return nil, err
+			}
+			defer s.end()
+			return model.drive(ctx, sessions, r.measure, func(token, session string) (*http.Request, error) { return streamedChat(ctx, s.url, token, session) })
+		}}
+		if sessions < 1000 {
+			s.bare = func(ctx context.Context, r *rig) (figures, error) {
+				on, model, address, err := serveModel(ctx)
+				if err != nil {
+					return nil, err
+				}
+				defer on.end()
+				target, err := url.Parse(address)
+				if err != nil {
+					return nil, err
+				}
+				proxied, err := listen(on, &httputil.ReverseProxy{
+					Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, FlushInterval: -1, Transport: &http.Transport{MaxIdleConnsPerHost: 1000},
+				})
+				if err != nil {
+					return nil, err
+				}
+				return model.drive(ctx, sessions, r.measure, func(token, _ string) (*http.Request, error) { return completion(ctx, proxied, token) })
+			}
 		}
-		theirs, err := model.drive(ctx, sessions, r.measure, func(token, _ string) (*http.Request, error) { return completion(ctx, proxied, token) })
-		if err != nil {
-			return err
-		}
-		fmt.Printf("turn, %s, %d sessions: parley over the model's own time %v   bare proxy %v\n", r.mode, sessions, ours, theirs)
+		all = append(all, s)
 	}
-	thousand, err := model.drive(ctx, 1000, r.measure, func(token, session string) (*http.Request, error) { return streamedChat(ctx, s.url, token, session) })
-	if err != nil {
-		return err
-	}
-	fmt.Printf("turn, %s, 1000 sessions at once: %d turns, none got another's answer\n", r.mode, thousand.turns)
-	return nil
+	return all
+}
+
+func serveModel(ctx context.Context) (on *stage, model *modelServer, address string, err error) {
+	on, model = newStage(ctx), &modelServer{spans: map[string]span{}}
+	address, err = listen(on, model)
+	return on, model, address, err
 }
 
 // modelServer speaks chat completions: it repeats the last word it was told, a token of the caller's. It refuses a history that
@@ -135,21 +137,8 @@ func (m *modelServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
 }
 
-// overhead is what was measured beyond the model's own time.
-type overhead struct {
-	turns              int
-	p50, p99           time.Duration // of the whole turn
-	firstP50, firstP99 time.Duration // of the first token, from its writing to its arrival
-}
-
-func (o overhead) String() string {
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, first token p50 %.2f ms, p99 %.2f ms (%d turns)", ms(o.p50), ms(o.p99), ms(o.firstP50), ms(o.firstP99), o.turns)
-}
-
-func (m *modelServer) drive(ctx context.Context, sessions int, measure time.Duration, request func(token, session string) (*http.Request, error)) (overhead, error) {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: sessions}}
-	defer client.CloseIdleConnections()
+// drive returns what was measured beyond the model's own time, of whole turns and of first tokens.
+func (m *modelServer) drive(ctx context.Context, sessions int, measure time.Duration, request func(token, session string) (*http.Request, error)) (figures, error) {
 	var mu sync.Mutex
 	var whole, first []time.Duration
 	var failed error
@@ -164,7 +153,7 @@ func (m *modelServer) drive(ctx context.Context, sessions int, measure time.Dura
 				}
 				token := fmt.Sprintf("Token%dof%dend", n, i)
 				began := time.Now()
-				heard, next, err := m.once(client, request, token, session)
+				heard, next, err := m.once(request, token, session)
 				took := time.Since(began)
 				session = next
 				m.mu.Lock()
@@ -183,16 +172,16 @@ func (m *modelServer) drive(ctx context.Context, sessions int, measure time.Dura
 		})
 	}
 	wg.Wait()
-	if failed != nil || len(whole) == 0 {
-		return overhead{}, failed
+	if failed != nil {
+		return nil, failed
 	}
-	slices.Sort(whole)
-	slices.Sort(first)
-	return overhead{len(whole), whole[len(whole)/2], whole[len(whole)*99/100], first[len(first)/2], first[len(first)*99/100]}, nil
+	n := float64(len(whole))
+	f := append(timesOf("over the model's own time", whole, 50, 99), timesOf("first token", first, 50, 99)...)
+	return append(f, figure{"turns a second", n / measure.Seconds()}), nil
 }
 
 // once makes a request, and returns when its token was first heard, and the session to go on with.
-func (m *modelServer) once(client *http.Client, request func(token, session string) (*http.Request, error), token, session string) (heard time.Time, next string, err error) {
+func (m *modelServer) once(request func(token, session string) (*http.Request, error), token, session string) (heard time.Time, next string, err error) {
 	req, err := request(token, session)
 	if err != nil {
 		return heard, "", err
@@ -242,7 +231,7 @@ func streamedChat(ctx context.Context, url, token, session string) (*http.Reques
 	if err != nil {
 		return nil, err
 	}
-	req.Header = http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}, "Accept": {"text/event-stream"}}
+	req.Header = http.Header{"X-Api-Key": {demo.key}, "Content-Type": {"application/json"}, "Accept": {"text/event-stream"}}
 	return req, nil
 }
 
