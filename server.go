@@ -28,6 +28,7 @@ import (
 	"parley/graphiql"
 	"parley/rest"
 	"parley/store"
+	"parley/store/hook"
 	"parley/stream"
 	"parley/webhook"
 )
@@ -137,6 +138,7 @@ type parts struct {
 	settings *Settings
 	log      *slog.Logger
 	store    *store.Store
+	hooks    *hook.Hooks
 	stream   *stream.Stream
 	hub      *stream.Hub
 	worker   *webhook.Worker
@@ -174,23 +176,9 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 		return nil, err
 	}
 	config := store.Config{
-		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention, FirstLease: webhook.Lease(s.DeliveryTimeout),
+		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention,
 		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL),
-		CheckSchema: agent.CheckSchema, CheckPrompt: agent.CheckPrompt, NewSecret: egress.NewSecret, Price: prices.of,
-		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Log: log,
-		EndpointsChanged: func(business string) {
-			p.worker.Changed(business)
-			p.stream.PublishDeliveries(business) // for the other replicas, and whoever watches
-		},
-		DeliveriesWaiting: func(business string, deliveries ...string) {
-			p.worker.Changed(business)
-			p.stream.PublishDeliveries(business) // for the other replicas, one of which may have the business's shard
-			if len(deliveries) > 0 {
-				p.stream.PublishDeliveries(business, deliveries...)
-			}
-		},
-		DeliveriesEnded: p.stream.PublishDeliveries,
-		EndpointGrace:   s.EndpointGrace,
+		CheckSchema: agent.CheckSchema, CheckPrompt: agent.CheckPrompt, Price: prices.of, Committed: p.stream.Publish, Log: log,
 	}
 	if config.Sealer, err = s.sealer(); err != nil {
 		return nil, err
@@ -198,9 +186,17 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	if p.store, err = store.Open(ctx, config); err != nil {
 		return nil, err
 	}
-	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Ringing: p.stream.Ringing, Losses: p.stream.Losses, NoPoll: s.noPolling, Log: log})
+	p.hooks = hook.New(hook.Config{
+		Store: p.store, CheckURL: config.CheckURL, NewSecret: egress.NewSecret, EndpointGrace: s.EndpointGrace, Log: log,
+		Changed: func(business string) {
+			p.worker.Changed(business)
+			p.stream.PublishDeliveries(business) // for the other replicas, one of which may have the business's shard
+		},
+		DeliveriesChanged: p.stream.PublishDeliveries,
+	})
+	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Hooks: p.hooks, Ringing: p.stream.Ringing, Losses: p.stream.Losses, NoPoll: s.noPolling, Log: log})
 	p.worker = webhook.New(webhook.Config{
-		Store: p.store, Stream: p.stream, Client: egress.NewClient(webhooks, 64), Timeout: s.DeliveryTimeout,
+		Store: p.store, Hooks: p.hooks, Stream: p.stream, Client: egress.NewClient(webhooks, 64), Timeout: s.DeliveryTimeout,
 		Policy: webhook.Policy{Retries: s.DeliveryRetries, Backoff: s.DeliveryBackoff}, Drain: drainLimit, NoPoll: s.noPolling, Log: log,
 	})
 	guarded, free := egress.NewClient(models, 64), egress.NewClient(operator, 64)
@@ -248,7 +244,7 @@ func (p *parts) route() error {
 		return err
 	}
 	p.graphql = graph.NewHandler(graph.HandlerConfig{
-		Resolver: &graph.Resolver{Store: p.store, Hub: p.hub, Runner: p.runner}, Authenticate: door.connect, Admit: door.admitViewer, Revoked: door.revoked,
+		Resolver: &graph.Resolver{Store: p.store, Hooks: p.hooks, Hub: p.hub, Runner: p.runner}, Authenticate: door.connect, Admit: door.admitViewer, Revoked: door.revoked,
 		Introspection: p.settings.mayIntrospect, Limits: p.settings.graphQLLimits(),
 		Sockets: p.settings.MaxSockets, CheckOrigin: allowed.mayConnect, Log: p.log,
 	})
@@ -261,7 +257,7 @@ func (p *parts) route() error {
 	mux.HandleFunc("GET /healthz", p.health.alive)
 	mux.HandleFunc("GET /readyz", p.health.ready)
 	mux.Handle("GET /metrics", metrics(p.store, p.stream, p.graphql.Live))
-	mux.Handle("/", door.authenticate((&rest.API{Store: p.store, Runner: p.runner, Log: p.log}).Handler()))
+	mux.Handle("/", door.authenticate((&rest.API{Store: p.store, Hooks: p.hooks, Runner: p.runner, Log: p.log}).Handler()))
 	p.handler = identify(allowed.guard(mux))
 	return nil
 }
@@ -282,7 +278,7 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return p.hub.Run(background) })
 	group.Go(func() error { return p.runner.Run(background) })
 	group.Go(func() error { return p.store.RunRetention(background) })
-	group.Go(func() error { return p.store.RunEndings(background) })
+	group.Go(func() error { return p.hooks.RunSweeper(background) })
 	working, endWork := context.WithCancel(background)
 	defer endWork()
 	worked := make(chan struct{})

@@ -10,6 +10,7 @@ import (
 	"math"
 	"parley/agent"
 	"parley/store"
+	"parley/store/hook"
 	"strconv"
 	"sync/atomic"
 
@@ -143,13 +144,13 @@ type ComplexityRoot struct {
 	}
 
 	Delivery struct {
-		Attempts  func(childComplexity int) int
-		CreatedAt func(childComplexity int) int
-		DueAt     func(childComplexity int) int
-		Endpoint  func(childComplexity int) int
-		Event     func(childComplexity int) int
-		ID        func(childComplexity int) int
-		Status    func(childComplexity int) int
+		Attempts      func(childComplexity int) int
+		CreatedAt     func(childComplexity int) int
+		Endpoint      func(childComplexity int) int
+		Event         func(childComplexity int) int
+		ID            func(childComplexity int) int
+		NextAttemptAt func(childComplexity int) int
+		Status        func(childComplexity int) int
 	}
 
 	DeliveryAttempt struct {
@@ -268,7 +269,7 @@ type ComplexityRoot struct {
 		CreateAPIKey          func(childComplexity int, name string) int
 		CreateAccessToken     func(childComplexity int, name string, scope store.Scope) int
 		CreateAgent           func(childComplexity int, input store.AgentInput) int
-		CreateWebhookEndpoint func(childComplexity int, input store.EndpointInput) int
+		CreateWebhookEndpoint func(childComplexity int, input hook.EndpointInput) int
 		DeleteAgent           func(childComplexity int, id string) int
 		DeleteWebhookEndpoint func(childComplexity int, id string) int
 		Redeliver             func(childComplexity int, deliveryID string) int
@@ -278,7 +279,7 @@ type ComplexityRoot struct {
 		RotateWebhookSecret   func(childComplexity int, id string, overlapHours int) int
 		SendTestEvent         func(childComplexity int, endpointID string, typeArg store.EventType) int
 		UpdateAgent           func(childComplexity int, id string, input store.AgentInput) int
-		UpdateWebhookEndpoint func(childComplexity int, id string, input store.EndpointInput) int
+		UpdateWebhookEndpoint func(childComplexity int, id string, input hook.EndpointInput) int
 	}
 
 	PageInfo struct {
@@ -428,23 +429,23 @@ type ComplexityRoot struct {
 // region    ************************** generated!.gotpl **************************
 
 type AgentResolver interface {
-	WebhookEndpoint(ctx context.Context, obj *store.Agent) (*store.Endpoint, error)
+	WebhookEndpoint(ctx context.Context, obj *store.Agent) (*hook.Endpoint, error)
 }
 type DeliveryResolver interface {
-	Endpoint(ctx context.Context, obj *store.Delivery) (*store.Endpoint, error)
-	Event(ctx context.Context, obj *store.Delivery) (*store.Event, error)
+	Endpoint(ctx context.Context, obj *hook.Delivery) (*hook.Endpoint, error)
+	Event(ctx context.Context, obj *hook.Delivery) (*store.Event, error)
 
-	Attempts(ctx context.Context, obj *store.Delivery) ([]*store.Attempt, error)
+	Attempts(ctx context.Context, obj *hook.Delivery) ([]*hook.Attempt, error)
 }
 type MutationResolver interface {
 	Chat(ctx context.Context, input agent.ChatInput) (*agent.ChatReply, error)
-	CreateWebhookEndpoint(ctx context.Context, input store.EndpointInput) (*CreatedEndpoint, error)
-	UpdateWebhookEndpoint(ctx context.Context, id string, input store.EndpointInput) (*store.Endpoint, error)
+	CreateWebhookEndpoint(ctx context.Context, input hook.EndpointInput) (*CreatedEndpoint, error)
+	UpdateWebhookEndpoint(ctx context.Context, id string, input hook.EndpointInput) (*hook.Endpoint, error)
 	DeleteWebhookEndpoint(ctx context.Context, id string) (string, error)
-	RotateWebhookSecret(ctx context.Context, id string, overlapHours int) (*store.Rotated, error)
-	SendTestEvent(ctx context.Context, endpointID string, typeArg store.EventType) (*store.Delivery, error)
-	Redeliver(ctx context.Context, deliveryID string) (*store.Delivery, error)
-	ReplayEvents(ctx context.Context, endpointID string, since store.Time, until *store.Time, failedOnly *bool) (*store.Replay, error)
+	RotateWebhookSecret(ctx context.Context, id string, overlapHours int) (*hook.Rotated, error)
+	SendTestEvent(ctx context.Context, endpointID string, typeArg store.EventType) (*hook.Delivery, error)
+	Redeliver(ctx context.Context, deliveryID string) (*hook.Delivery, error)
+	ReplayEvents(ctx context.Context, endpointID string, since store.Time, until *store.Time, failedOnly *bool) (*hook.Replay, error)
 	CreateAgent(ctx context.Context, input store.AgentInput) (*store.Agent, error)
 	UpdateAgent(ctx context.Context, id string, input store.AgentInput) (*store.Agent, error)
 	DeleteAgent(ctx context.Context, id string) (string, error)
@@ -457,11 +458,11 @@ type QueryResolver interface {
 	Viewer(ctx context.Context) (*store.Viewer, error)
 	Agents(ctx context.Context, first *int, after *string) (*store.AgentConnection, error)
 	Agent(ctx context.Context, id string) (*store.Agent, error)
-	WebhookEndpoints(ctx context.Context) ([]*store.Endpoint, error)
-	WebhookEndpoint(ctx context.Context, id string) (*store.Endpoint, error)
-	Deliveries(ctx context.Context, endpointID *string, status *store.DeliveryStatus, first *int, after *string) (*store.DeliveryConnection, error)
-	Delivery(ctx context.Context, id string) (*store.Delivery, error)
-	ReplayJob(ctx context.Context, id string) (*store.Replay, error)
+	WebhookEndpoints(ctx context.Context) ([]*hook.Endpoint, error)
+	WebhookEndpoint(ctx context.Context, id string) (*hook.Endpoint, error)
+	Deliveries(ctx context.Context, endpointID *string, status *store.DeliveryStatus, first *int, after *string) (*hook.DeliveryConnection, error)
+	Delivery(ctx context.Context, id string) (*hook.Delivery, error)
+	ReplayJob(ctx context.Context, id string) (*hook.Replay, error)
 	Events(ctx context.Context, filter *store.EventFilter, first *int, after *string, last *int, before *string) (*store.EventConnection, error)
 	FeedCursor(ctx context.Context) (string, error)
 	Runs(ctx context.Context, agentID *string, status *store.RunStatus, first *int, after *string) (*store.RunConnection, error)
@@ -475,7 +476,7 @@ type RunResolver interface {
 }
 type SubscriptionResolver interface {
 	Events(ctx context.Context, filter *store.EventFilter, after *string) (<-chan *store.Edge[*store.Event], error)
-	Deliveries(ctx context.Context, endpointID *string) (<-chan *store.Delivery, error)
+	Deliveries(ctx context.Context, endpointID *string) (<-chan *hook.Delivery, error)
 	Chat(ctx context.Context, input agent.ChatInput) (<-chan *agent.ChatDelta, error)
 }
 type TokenUsageResolver interface {
@@ -487,8 +488,8 @@ type ViewerResolver interface {
 	Credential(ctx context.Context, obj *store.Viewer) (string, error)
 }
 type WebhookEndpointResolver interface {
-	ReplayJobs(ctx context.Context, obj *store.Endpoint) ([]*store.Replay, error)
-	Deliveries(ctx context.Context, obj *store.Endpoint, status *store.DeliveryStatus, first *int, after *string) (*store.DeliveryConnection, error)
+	ReplayJobs(ctx context.Context, obj *hook.Endpoint) ([]*hook.Replay, error)
+	Deliveries(ctx context.Context, obj *hook.Endpoint, status *store.DeliveryStatus, first *int, after *string) (*hook.DeliveryConnection, error)
 }
 
 type AgentInputResolver interface {
@@ -886,12 +887,6 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Delivery.CreatedAt(childComplexity), true
-	case "Delivery.nextAttemptAt":
-		if e.ComplexityRoot.Delivery.DueAt == nil {
-			break
-		}
-
-		return e.ComplexityRoot.Delivery.DueAt(childComplexity), true
 	case "Delivery.endpoint":
 		if e.ComplexityRoot.Delivery.Endpoint == nil {
 			break
@@ -910,6 +905,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.ComplexityRoot.Delivery.ID(childComplexity), true
+	case "Delivery.nextAttemptAt":
+		if e.ComplexityRoot.Delivery.NextAttemptAt == nil {
+			break
+		}
+
+		return e.ComplexityRoot.Delivery.NextAttemptAt(childComplexity), true
 	case "Delivery.status":
 		if e.ComplexityRoot.Delivery.Status == nil {
 			break
@@ -1416,7 +1417,7 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 			return 0, false
 		}
 
-		return e.ComplexityRoot.Mutation.CreateWebhookEndpoint(childComplexity, args["input"].(store.EndpointInput)), true
+		return e.ComplexityRoot.Mutation.CreateWebhookEndpoint(childComplexity, args["input"].(hook.EndpointInput)), true
 	case "Mutation.deleteAgent":
 		if e.ComplexityRoot.Mutation.DeleteAgent == nil {
 			break
@@ -1526,7 +1527,7 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 			return 0, false
 		}
 
-		return e.ComplexityRoot.Mutation.UpdateWebhookEndpoint(childComplexity, args["id"].(string), args["input"].(store.EndpointInput)), true
+		return e.ComplexityRoot.Mutation.UpdateWebhookEndpoint(childComplexity, args["id"].(string), args["input"].(hook.EndpointInput)), true
 
 	case "PageInfo.endCursor":
 		if e.ComplexityRoot.PageInfo.EndCursor == nil {
@@ -4240,8 +4241,8 @@ func (ec *executionContext) field_Mutation_createWebhookEndpoint_args(ctx contex
 	var err error
 	args := map[string]any{}
 	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
-		func(ctx context.Context, v any) (store.EndpointInput, error) {
-			return ec.unmarshalNCreateWebhookEndpointInput2parleyᚋstoreᚐEndpointInput(ctx, v)
+		func(ctx context.Context, v any) (hook.EndpointInput, error) {
+			return ec.unmarshalNCreateWebhookEndpointInput2parleyᚋstoreᚋhookᚐEndpointInput(ctx, v)
 		})
 	if err != nil {
 		return nil, err
@@ -4436,8 +4437,8 @@ func (ec *executionContext) field_Mutation_updateWebhookEndpoint_args(ctx contex
 	}
 	args["id"] = arg0
 	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "input",
-		func(ctx context.Context, v any) (store.EndpointInput, error) {
-			return ec.unmarshalNUpdateWebhookEndpointInput2parleyᚋstoreᚐEndpointInput(ctx, v)
+		func(ctx context.Context, v any) (hook.EndpointInput, error) {
+			return ec.unmarshalNUpdateWebhookEndpointInput2parleyᚋstoreᚋhookᚐEndpointInput(ctx, v)
 		})
 	if err != nil {
 		return nil, err
@@ -5261,8 +5262,8 @@ func (ec *executionContext) _Agent_webhookEndpoint(ctx context.Context, field gr
 			return ec.Resolvers.Agent().WebhookEndpoint(ctx, obj)
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {
-			return ec.marshalOWebhookEndpoint2ᚖparleyᚋstoreᚐEndpoint(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Endpoint) graphql.Marshaler {
+			return ec.marshalOWebhookEndpoint2ᚖparleyᚋstoreᚋhookᚐEndpoint(ctx, selections, v)
 		},
 		true,
 		false,
@@ -6280,8 +6281,8 @@ func (ec *executionContext) _CreateWebhookEndpointPayload_endpoint(ctx context.C
 			return obj.Endpoint, nil
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {
-			return ec.marshalNWebhookEndpoint2ᚖparleyᚋstoreᚐEndpoint(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Endpoint) graphql.Marshaler {
+			return ec.marshalNWebhookEndpoint2ᚖparleyᚋstoreᚋhookᚐEndpoint(ctx, selections, v)
 		},
 		true,
 		true,
@@ -6323,7 +6324,7 @@ func (ec *executionContext) fieldContext_CreateWebhookEndpointPayload_secret(_ c
 	return graphql.NewScalarFieldContext("CreateWebhookEndpointPayload", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
-func (ec *executionContext) _Delivery_id(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (ret graphql.Marshaler) {
+func (ec *executionContext) _Delivery_id(ctx context.Context, field graphql.CollectedField, obj *hook.Delivery) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6332,7 +6333,7 @@ func (ec *executionContext) _Delivery_id(ctx context.Context, field graphql.Coll
 			return ec.fieldContext_Delivery_id(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return obj.ID, nil
+			return obj.ID(), nil
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
@@ -6343,10 +6344,10 @@ func (ec *executionContext) _Delivery_id(ctx context.Context, field graphql.Coll
 	)
 }
 func (ec *executionContext) fieldContext_Delivery_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
-	return graphql.NewScalarFieldContext("Delivery", field, false, false, errors.New("field of type ID does not have child fields"))
+	return graphql.NewScalarFieldContext("Delivery", field, true, false, errors.New("field of type ID does not have child fields"))
 }
 
-func (ec *executionContext) _Delivery_status(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (ret graphql.Marshaler) {
+func (ec *executionContext) _Delivery_status(ctx context.Context, field graphql.CollectedField, obj *hook.Delivery) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6369,7 +6370,7 @@ func (ec *executionContext) fieldContext_Delivery_status(_ context.Context, fiel
 	return graphql.NewScalarFieldContext("Delivery", field, false, false, errors.New("field of type DeliveryStatus does not have child fields"))
 }
 
-func (ec *executionContext) _Delivery_endpoint(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (ret graphql.Marshaler) {
+func (ec *executionContext) _Delivery_endpoint(ctx context.Context, field graphql.CollectedField, obj *hook.Delivery) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6381,8 +6382,8 @@ func (ec *executionContext) _Delivery_endpoint(ctx context.Context, field graphq
 			return ec.Resolvers.Delivery().Endpoint(ctx, obj)
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {
-			return ec.marshalOWebhookEndpoint2ᚖparleyᚋstoreᚐEndpoint(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Endpoint) graphql.Marshaler {
+			return ec.marshalOWebhookEndpoint2ᚖparleyᚋstoreᚋhookᚐEndpoint(ctx, selections, v)
 		},
 		true,
 		false,
@@ -6401,7 +6402,7 @@ func (ec *executionContext) fieldContext_Delivery_endpoint(_ context.Context, fi
 	return fc, nil
 }
 
-func (ec *executionContext) _Delivery_event(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (ret graphql.Marshaler) {
+func (ec *executionContext) _Delivery_event(ctx context.Context, field graphql.CollectedField, obj *hook.Delivery) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6433,7 +6434,7 @@ func (ec *executionContext) fieldContext_Delivery_event(_ context.Context, field
 	return fc, nil
 }
 
-func (ec *executionContext) _Delivery_createdAt(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (ret graphql.Marshaler) {
+func (ec *executionContext) _Delivery_createdAt(ctx context.Context, field graphql.CollectedField, obj *hook.Delivery) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6456,7 +6457,7 @@ func (ec *executionContext) fieldContext_Delivery_createdAt(_ context.Context, f
 	return graphql.NewScalarFieldContext("Delivery", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
-func (ec *executionContext) _Delivery_nextAttemptAt(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (ret graphql.Marshaler) {
+func (ec *executionContext) _Delivery_nextAttemptAt(ctx context.Context, field graphql.CollectedField, obj *hook.Delivery) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6465,7 +6466,7 @@ func (ec *executionContext) _Delivery_nextAttemptAt(ctx context.Context, field g
 			return ec.fieldContext_Delivery_nextAttemptAt(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return obj.DueAt(), nil
+			return obj.NextAttemptAt(), nil
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *store.Time) graphql.Marshaler {
@@ -6479,7 +6480,7 @@ func (ec *executionContext) fieldContext_Delivery_nextAttemptAt(_ context.Contex
 	return graphql.NewScalarFieldContext("Delivery", field, true, false, errors.New("field of type Time does not have child fields"))
 }
 
-func (ec *executionContext) _Delivery_attempts(ctx context.Context, field graphql.CollectedField, obj *store.Delivery) (ret graphql.Marshaler) {
+func (ec *executionContext) _Delivery_attempts(ctx context.Context, field graphql.CollectedField, obj *hook.Delivery) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6491,8 +6492,8 @@ func (ec *executionContext) _Delivery_attempts(ctx context.Context, field graphq
 			return ec.Resolvers.Delivery().Attempts(ctx, obj)
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v []*store.Attempt) graphql.Marshaler {
-			return ec.marshalNDeliveryAttempt2ᚕᚖparleyᚋstoreᚐAttemptᚄ(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v []*hook.Attempt) graphql.Marshaler {
+			return ec.marshalNDeliveryAttempt2ᚕᚖparleyᚋstoreᚋhookᚐAttemptᚄ(ctx, selections, v)
 		},
 		true,
 		true,
@@ -6511,7 +6512,7 @@ func (ec *executionContext) fieldContext_Delivery_attempts(_ context.Context, fi
 	return fc, nil
 }
 
-func (ec *executionContext) _DeliveryAttempt_number(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_number(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6534,7 +6535,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_number(_ context.Contex
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_trigger(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_trigger(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6557,7 +6558,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_trigger(_ context.Conte
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type AttemptTrigger does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_startedAt(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_startedAt(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6580,7 +6581,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_startedAt(_ context.Con
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_durationMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_durationMs(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6603,7 +6604,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_durationMs(_ context.Co
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_statusCode(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_statusCode(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6626,7 +6627,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_statusCode(_ context.Co
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_dnsMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_dnsMs(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6649,7 +6650,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_dnsMs(_ context.Context
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_connectMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_connectMs(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6672,7 +6673,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_connectMs(_ context.Con
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_tlsMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_tlsMs(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6695,7 +6696,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_tlsMs(_ context.Context
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_firstByteMs(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_firstByteMs(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6718,7 +6719,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_firstByteMs(_ context.C
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_remoteAddress(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_remoteAddress(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6741,7 +6742,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_remoteAddress(_ context
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_error(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_error(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6764,7 +6765,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_error(_ context.Context
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_responseBody(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_responseBody(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6787,7 +6788,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_responseBody(_ context.
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryAttempt_nextAttemptAt(ctx context.Context, field graphql.CollectedField, obj *store.Attempt) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryAttempt_nextAttemptAt(ctx context.Context, field graphql.CollectedField, obj *hook.Attempt) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6810,7 +6811,7 @@ func (ec *executionContext) fieldContext_DeliveryAttempt_nextAttemptAt(_ context
 	return graphql.NewScalarFieldContext("DeliveryAttempt", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryConnection_edges(ctx context.Context, field graphql.CollectedField, obj *store.DeliveryConnection) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryConnection_edges(ctx context.Context, field graphql.CollectedField, obj *hook.DeliveryConnection) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6822,7 +6823,7 @@ func (ec *executionContext) _DeliveryConnection_edges(ctx context.Context, field
 			return obj.Edges, nil
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v []store.DeliveryEdge) graphql.Marshaler {
+		func(ctx context.Context, selections ast.SelectionSet, v []hook.DeliveryEdge) graphql.Marshaler {
 			return ec.marshalNDeliveryEdge2ᚕparleyᚋstoreᚐEdgeᚄ(ctx, selections, v)
 		},
 		true,
@@ -6842,7 +6843,7 @@ func (ec *executionContext) fieldContext_DeliveryConnection_edges(_ context.Cont
 	return fc, nil
 }
 
-func (ec *executionContext) _DeliveryConnection_nodes(ctx context.Context, field graphql.CollectedField, obj *store.DeliveryConnection) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryConnection_nodes(ctx context.Context, field graphql.CollectedField, obj *hook.DeliveryConnection) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6854,8 +6855,8 @@ func (ec *executionContext) _DeliveryConnection_nodes(ctx context.Context, field
 			return obj.Nodes(), nil
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v []*store.Delivery) graphql.Marshaler {
-			return ec.marshalNDelivery2ᚕᚖparleyᚋstoreᚐDeliveryᚄ(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v []*hook.Delivery) graphql.Marshaler {
+			return ec.marshalNDelivery2ᚕᚖparleyᚋstoreᚋhookᚐDeliveryᚄ(ctx, selections, v)
 		},
 		true,
 		true,
@@ -6874,7 +6875,7 @@ func (ec *executionContext) fieldContext_DeliveryConnection_nodes(_ context.Cont
 	return fc, nil
 }
 
-func (ec *executionContext) _DeliveryConnection_pageInfo(ctx context.Context, field graphql.CollectedField, obj *store.DeliveryConnection) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryConnection_pageInfo(ctx context.Context, field graphql.CollectedField, obj *hook.DeliveryConnection) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6906,7 +6907,7 @@ func (ec *executionContext) fieldContext_DeliveryConnection_pageInfo(_ context.C
 	return fc, nil
 }
 
-func (ec *executionContext) _DeliveryEdge_cursor(ctx context.Context, field graphql.CollectedField, obj *store.Edge[*store.Delivery]) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryEdge_cursor(ctx context.Context, field graphql.CollectedField, obj *store.Edge[*hook.Delivery]) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6929,7 +6930,7 @@ func (ec *executionContext) fieldContext_DeliveryEdge_cursor(_ context.Context, 
 	return graphql.NewScalarFieldContext("DeliveryEdge", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
-func (ec *executionContext) _DeliveryEdge_node(ctx context.Context, field graphql.CollectedField, obj *store.Edge[*store.Delivery]) (ret graphql.Marshaler) {
+func (ec *executionContext) _DeliveryEdge_node(ctx context.Context, field graphql.CollectedField, obj *store.Edge[*hook.Delivery]) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -6941,8 +6942,8 @@ func (ec *executionContext) _DeliveryEdge_node(ctx context.Context, field graphq
 			return obj.Node, nil
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Delivery) graphql.Marshaler {
-			return ec.marshalNDelivery2ᚖparleyᚋstoreᚐDelivery(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Delivery) graphql.Marshaler {
+			return ec.marshalNDelivery2ᚖparleyᚋstoreᚋhookᚐDelivery(ctx, selections, v)
 		},
 		true,
 		true,
@@ -8320,7 +8321,7 @@ func (ec *executionContext) _Mutation_createWebhookEndpoint(ctx context.Context,
 		},
 		func(ctx context.Context) (any, error) {
 			fc := graphql.GetFieldContext(ctx)
-			return ec.Resolvers.Mutation().CreateWebhookEndpoint(ctx, fc.Args["input"].(store.EndpointInput))
+			return ec.Resolvers.Mutation().CreateWebhookEndpoint(ctx, fc.Args["input"].(hook.EndpointInput))
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v *CreatedEndpoint) graphql.Marshaler {
@@ -8364,11 +8365,11 @@ func (ec *executionContext) _Mutation_updateWebhookEndpoint(ctx context.Context,
 		},
 		func(ctx context.Context) (any, error) {
 			fc := graphql.GetFieldContext(ctx)
-			return ec.Resolvers.Mutation().UpdateWebhookEndpoint(ctx, fc.Args["id"].(string), fc.Args["input"].(store.EndpointInput))
+			return ec.Resolvers.Mutation().UpdateWebhookEndpoint(ctx, fc.Args["id"].(string), fc.Args["input"].(hook.EndpointInput))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {
-			return ec.marshalNWebhookEndpoint2ᚖparleyᚋstoreᚐEndpoint(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Endpoint) graphql.Marshaler {
+			return ec.marshalNWebhookEndpoint2ᚖparleyᚋstoreᚋhookᚐEndpoint(ctx, selections, v)
 		},
 		true,
 		true,
@@ -8455,8 +8456,8 @@ func (ec *executionContext) _Mutation_rotateWebhookSecret(ctx context.Context, f
 			return ec.Resolvers.Mutation().RotateWebhookSecret(ctx, fc.Args["id"].(string), fc.Args["overlapHours"].(int))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Rotated) graphql.Marshaler {
-			return ec.marshalNRotateWebhookSecretPayload2ᚖparleyᚋstoreᚐRotated(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Rotated) graphql.Marshaler {
+			return ec.marshalNRotateWebhookSecretPayload2ᚖparleyᚋstoreᚋhookᚐRotated(ctx, selections, v)
 		},
 		true,
 		true,
@@ -8499,8 +8500,8 @@ func (ec *executionContext) _Mutation_sendTestEvent(ctx context.Context, field g
 			return ec.Resolvers.Mutation().SendTestEvent(ctx, fc.Args["endpointId"].(string), fc.Args["type"].(store.EventType))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Delivery) graphql.Marshaler {
-			return ec.marshalNDelivery2ᚖparleyᚋstoreᚐDelivery(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Delivery) graphql.Marshaler {
+			return ec.marshalNDelivery2ᚖparleyᚋstoreᚋhookᚐDelivery(ctx, selections, v)
 		},
 		true,
 		true,
@@ -8543,8 +8544,8 @@ func (ec *executionContext) _Mutation_redeliver(ctx context.Context, field graph
 			return ec.Resolvers.Mutation().Redeliver(ctx, fc.Args["deliveryId"].(string))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Delivery) graphql.Marshaler {
-			return ec.marshalNDelivery2ᚖparleyᚋstoreᚐDelivery(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Delivery) graphql.Marshaler {
+			return ec.marshalNDelivery2ᚖparleyᚋstoreᚋhookᚐDelivery(ctx, selections, v)
 		},
 		true,
 		true,
@@ -8587,8 +8588,8 @@ func (ec *executionContext) _Mutation_replayEvents(ctx context.Context, field gr
 			return ec.Resolvers.Mutation().ReplayEvents(ctx, fc.Args["endpointId"].(string), fc.Args["since"].(store.Time), fc.Args["until"].(*store.Time), fc.Args["failedOnly"].(*bool))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Replay) graphql.Marshaler {
-			return ec.marshalNReplayJob2ᚖparleyᚋstoreᚐReplay(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Replay) graphql.Marshaler {
+			return ec.marshalNReplayJob2ᚖparleyᚋstoreᚋhookᚐReplay(ctx, selections, v)
 		},
 		true,
 		true,
@@ -9150,8 +9151,8 @@ func (ec *executionContext) _Query_webhookEndpoints(ctx context.Context, field g
 			return ec.Resolvers.Query().WebhookEndpoints(ctx)
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v []*store.Endpoint) graphql.Marshaler {
-			return ec.marshalNWebhookEndpoint2ᚕᚖparleyᚋstoreᚐEndpointᚄ(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v []*hook.Endpoint) graphql.Marshaler {
+			return ec.marshalNWebhookEndpoint2ᚕᚖparleyᚋstoreᚋhookᚐEndpointᚄ(ctx, selections, v)
 		},
 		true,
 		true,
@@ -9183,8 +9184,8 @@ func (ec *executionContext) _Query_webhookEndpoint(ctx context.Context, field gr
 			return ec.Resolvers.Query().WebhookEndpoint(ctx, fc.Args["id"].(string))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {
-			return ec.marshalOWebhookEndpoint2ᚖparleyᚋstoreᚐEndpoint(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Endpoint) graphql.Marshaler {
+			return ec.marshalOWebhookEndpoint2ᚖparleyᚋstoreᚋhookᚐEndpoint(ctx, selections, v)
 		},
 		true,
 		false,
@@ -9227,8 +9228,8 @@ func (ec *executionContext) _Query_deliveries(ctx context.Context, field graphql
 			return ec.Resolvers.Query().Deliveries(ctx, fc.Args["endpointId"].(*string), fc.Args["status"].(*store.DeliveryStatus), fc.Args["first"].(*int), fc.Args["after"].(*string))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.DeliveryConnection) graphql.Marshaler {
-			return ec.marshalNDeliveryConnection2ᚖparleyᚋstoreᚐDeliveryConnection(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.DeliveryConnection) graphql.Marshaler {
+			return ec.marshalNDeliveryConnection2ᚖparleyᚋstoreᚋhookᚐDeliveryConnection(ctx, selections, v)
 		},
 		true,
 		true,
@@ -9271,8 +9272,8 @@ func (ec *executionContext) _Query_delivery(ctx context.Context, field graphql.C
 			return ec.Resolvers.Query().Delivery(ctx, fc.Args["id"].(string))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Delivery) graphql.Marshaler {
-			return ec.marshalODelivery2ᚖparleyᚋstoreᚐDelivery(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Delivery) graphql.Marshaler {
+			return ec.marshalODelivery2ᚖparleyᚋstoreᚋhookᚐDelivery(ctx, selections, v)
 		},
 		true,
 		false,
@@ -9315,8 +9316,8 @@ func (ec *executionContext) _Query_replayJob(ctx context.Context, field graphql.
 			return ec.Resolvers.Query().ReplayJob(ctx, fc.Args["id"].(string))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Replay) graphql.Marshaler {
-			return ec.marshalOReplayJob2ᚖparleyᚋstoreᚐReplay(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Replay) graphql.Marshaler {
+			return ec.marshalOReplayJob2ᚖparleyᚋstoreᚋhookᚐReplay(ctx, selections, v)
 		},
 		true,
 		false,
@@ -9777,7 +9778,7 @@ func (ec *executionContext) fieldContext_Rendering_truncated(_ context.Context, 
 	return graphql.NewScalarFieldContext("Rendering", field, false, false, errors.New("field of type Boolean does not have child fields"))
 }
 
-func (ec *executionContext) _ReplayJob_id(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+func (ec *executionContext) _ReplayJob_id(ctx context.Context, field graphql.CollectedField, obj *hook.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -9800,7 +9801,7 @@ func (ec *executionContext) fieldContext_ReplayJob_id(_ context.Context, field g
 	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type ID does not have child fields"))
 }
 
-func (ec *executionContext) _ReplayJob_status(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+func (ec *executionContext) _ReplayJob_status(ctx context.Context, field graphql.CollectedField, obj *hook.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -9823,7 +9824,7 @@ func (ec *executionContext) fieldContext_ReplayJob_status(_ context.Context, fie
 	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type ReplayStatus does not have child fields"))
 }
 
-func (ec *executionContext) _ReplayJob_total(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+func (ec *executionContext) _ReplayJob_total(ctx context.Context, field graphql.CollectedField, obj *hook.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -9846,7 +9847,7 @@ func (ec *executionContext) fieldContext_ReplayJob_total(_ context.Context, fiel
 	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
-func (ec *executionContext) _ReplayJob_sent(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+func (ec *executionContext) _ReplayJob_sent(ctx context.Context, field graphql.CollectedField, obj *hook.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -9869,7 +9870,7 @@ func (ec *executionContext) fieldContext_ReplayJob_sent(_ context.Context, field
 	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Int does not have child fields"))
 }
 
-func (ec *executionContext) _ReplayJob_endpointId(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+func (ec *executionContext) _ReplayJob_endpointId(ctx context.Context, field graphql.CollectedField, obj *hook.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -9892,7 +9893,7 @@ func (ec *executionContext) fieldContext_ReplayJob_endpointId(_ context.Context,
 	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type ID does not have child fields"))
 }
 
-func (ec *executionContext) _ReplayJob_since(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+func (ec *executionContext) _ReplayJob_since(ctx context.Context, field graphql.CollectedField, obj *hook.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -9915,7 +9916,7 @@ func (ec *executionContext) fieldContext_ReplayJob_since(_ context.Context, fiel
 	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
-func (ec *executionContext) _ReplayJob_until(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+func (ec *executionContext) _ReplayJob_until(ctx context.Context, field graphql.CollectedField, obj *hook.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -9938,7 +9939,7 @@ func (ec *executionContext) fieldContext_ReplayJob_until(_ context.Context, fiel
 	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
-func (ec *executionContext) _ReplayJob_failedOnly(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+func (ec *executionContext) _ReplayJob_failedOnly(ctx context.Context, field graphql.CollectedField, obj *hook.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -9961,7 +9962,7 @@ func (ec *executionContext) fieldContext_ReplayJob_failedOnly(_ context.Context,
 	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Boolean does not have child fields"))
 }
 
-func (ec *executionContext) _ReplayJob_createdAt(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+func (ec *executionContext) _ReplayJob_createdAt(ctx context.Context, field graphql.CollectedField, obj *hook.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -9984,7 +9985,7 @@ func (ec *executionContext) fieldContext_ReplayJob_createdAt(_ context.Context, 
 	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
-func (ec *executionContext) _ReplayJob_finishedAt(ctx context.Context, field graphql.CollectedField, obj *store.Replay) (ret graphql.Marshaler) {
+func (ec *executionContext) _ReplayJob_finishedAt(ctx context.Context, field graphql.CollectedField, obj *hook.Replay) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -10007,7 +10008,7 @@ func (ec *executionContext) fieldContext_ReplayJob_finishedAt(_ context.Context,
 	return graphql.NewScalarFieldContext("ReplayJob", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
-func (ec *executionContext) _RotateWebhookSecretPayload_endpoint(ctx context.Context, field graphql.CollectedField, obj *store.Rotated) (ret graphql.Marshaler) {
+func (ec *executionContext) _RotateWebhookSecretPayload_endpoint(ctx context.Context, field graphql.CollectedField, obj *hook.Rotated) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -10019,8 +10020,8 @@ func (ec *executionContext) _RotateWebhookSecretPayload_endpoint(ctx context.Con
 			return obj.Endpoint, nil
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {
-			return ec.marshalNWebhookEndpoint2ᚖparleyᚋstoreᚐEndpoint(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Endpoint) graphql.Marshaler {
+			return ec.marshalNWebhookEndpoint2ᚖparleyᚋstoreᚋhookᚐEndpoint(ctx, selections, v)
 		},
 		true,
 		true,
@@ -10039,7 +10040,7 @@ func (ec *executionContext) fieldContext_RotateWebhookSecretPayload_endpoint(_ c
 	return fc, nil
 }
 
-func (ec *executionContext) _RotateWebhookSecretPayload_secret(ctx context.Context, field graphql.CollectedField, obj *store.Rotated) (ret graphql.Marshaler) {
+func (ec *executionContext) _RotateWebhookSecretPayload_secret(ctx context.Context, field graphql.CollectedField, obj *hook.Rotated) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -10062,7 +10063,7 @@ func (ec *executionContext) fieldContext_RotateWebhookSecretPayload_secret(_ con
 	return graphql.NewScalarFieldContext("RotateWebhookSecretPayload", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
-func (ec *executionContext) _RotateWebhookSecretPayload_previousExpiresAt(ctx context.Context, field graphql.CollectedField, obj *store.Rotated) (ret graphql.Marshaler) {
+func (ec *executionContext) _RotateWebhookSecretPayload_previousExpiresAt(ctx context.Context, field graphql.CollectedField, obj *hook.Rotated) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -10738,8 +10739,8 @@ func (ec *executionContext) _Subscription_deliveries(ctx context.Context, field 
 			return ec.Resolvers.Subscription().Deliveries(ctx, fc.Args["endpointId"].(*string))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.Delivery) graphql.Marshaler {
-			return ec.marshalNDelivery2ᚖparleyᚋstoreᚐDelivery(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.Delivery) graphql.Marshaler {
+			return ec.marshalNDelivery2ᚖparleyᚋstoreᚋhookᚐDelivery(ctx, selections, v)
 		},
 		true,
 		true,
@@ -11369,7 +11370,7 @@ func (ec *executionContext) fieldContext_Viewer_credential(_ context.Context, fi
 	return graphql.NewScalarFieldContext("Viewer", field, true, true, errors.New("field of type String does not have child fields"))
 }
 
-func (ec *executionContext) _WebhookEndpoint_id(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+func (ec *executionContext) _WebhookEndpoint_id(ctx context.Context, field graphql.CollectedField, obj *hook.Endpoint) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -11392,7 +11393,7 @@ func (ec *executionContext) fieldContext_WebhookEndpoint_id(_ context.Context, f
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type ID does not have child fields"))
 }
 
-func (ec *executionContext) _WebhookEndpoint_url(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+func (ec *executionContext) _WebhookEndpoint_url(ctx context.Context, field graphql.CollectedField, obj *hook.Endpoint) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -11415,7 +11416,7 @@ func (ec *executionContext) fieldContext_WebhookEndpoint_url(_ context.Context, 
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
-func (ec *executionContext) _WebhookEndpoint_events(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+func (ec *executionContext) _WebhookEndpoint_events(ctx context.Context, field graphql.CollectedField, obj *hook.Endpoint) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -11438,7 +11439,7 @@ func (ec *executionContext) fieldContext_WebhookEndpoint_events(_ context.Contex
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type EventType does not have child fields"))
 }
 
-func (ec *executionContext) _WebhookEndpoint_createdAt(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+func (ec *executionContext) _WebhookEndpoint_createdAt(ctx context.Context, field graphql.CollectedField, obj *hook.Endpoint) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -11461,7 +11462,7 @@ func (ec *executionContext) fieldContext_WebhookEndpoint_createdAt(_ context.Con
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
-func (ec *executionContext) _WebhookEndpoint_status(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+func (ec *executionContext) _WebhookEndpoint_status(ctx context.Context, field graphql.CollectedField, obj *hook.Endpoint) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -11484,7 +11485,7 @@ func (ec *executionContext) fieldContext_WebhookEndpoint_status(_ context.Contex
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type EndpointStatus does not have child fields"))
 }
 
-func (ec *executionContext) _WebhookEndpoint_disabledReason(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+func (ec *executionContext) _WebhookEndpoint_disabledReason(ctx context.Context, field graphql.CollectedField, obj *hook.Endpoint) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -11507,7 +11508,7 @@ func (ec *executionContext) fieldContext_WebhookEndpoint_disabledReason(_ contex
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type String does not have child fields"))
 }
 
-func (ec *executionContext) _WebhookEndpoint_failingSince(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+func (ec *executionContext) _WebhookEndpoint_failingSince(ctx context.Context, field graphql.CollectedField, obj *hook.Endpoint) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -11530,7 +11531,7 @@ func (ec *executionContext) fieldContext_WebhookEndpoint_failingSince(_ context.
 	return graphql.NewScalarFieldContext("WebhookEndpoint", field, false, false, errors.New("field of type Time does not have child fields"))
 }
 
-func (ec *executionContext) _WebhookEndpoint_replayJobs(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+func (ec *executionContext) _WebhookEndpoint_replayJobs(ctx context.Context, field graphql.CollectedField, obj *hook.Endpoint) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -11542,8 +11543,8 @@ func (ec *executionContext) _WebhookEndpoint_replayJobs(ctx context.Context, fie
 			return ec.Resolvers.WebhookEndpoint().ReplayJobs(ctx, obj)
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v []*store.Replay) graphql.Marshaler {
-			return ec.marshalNReplayJob2ᚕᚖparleyᚋstoreᚐReplayᚄ(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v []*hook.Replay) graphql.Marshaler {
+			return ec.marshalNReplayJob2ᚕᚖparleyᚋstoreᚋhookᚐReplayᚄ(ctx, selections, v)
 		},
 		true,
 		true,
@@ -11562,7 +11563,7 @@ func (ec *executionContext) fieldContext_WebhookEndpoint_replayJobs(_ context.Co
 	return fc, nil
 }
 
-func (ec *executionContext) _WebhookEndpoint_deliveries(ctx context.Context, field graphql.CollectedField, obj *store.Endpoint) (ret graphql.Marshaler) {
+func (ec *executionContext) _WebhookEndpoint_deliveries(ctx context.Context, field graphql.CollectedField, obj *hook.Endpoint) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -11575,8 +11576,8 @@ func (ec *executionContext) _WebhookEndpoint_deliveries(ctx context.Context, fie
 			return ec.Resolvers.WebhookEndpoint().Deliveries(ctx, obj, fc.Args["status"].(*store.DeliveryStatus), fc.Args["first"].(*int), fc.Args["after"].(*string))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v *store.DeliveryConnection) graphql.Marshaler {
-			return ec.marshalNDeliveryConnection2ᚖparleyᚋstoreᚐDeliveryConnection(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v *hook.DeliveryConnection) graphql.Marshaler {
+			return ec.marshalNDeliveryConnection2ᚖparleyᚋstoreᚋhookᚐDeliveryConnection(ctx, selections, v)
 		},
 		true,
 		true,
@@ -12869,8 +12870,8 @@ func (ec *executionContext) unmarshalInputChatInput(ctx context.Context, obj any
 	return it, nil
 }
 
-func (ec *executionContext) unmarshalInputCreateWebhookEndpointInput(ctx context.Context, obj any) (store.EndpointInput, error) {
-	var it store.EndpointInput
+func (ec *executionContext) unmarshalInputCreateWebhookEndpointInput(ctx context.Context, obj any) (hook.EndpointInput, error) {
+	var it hook.EndpointInput
 	if obj == nil {
 		return it, nil
 	}
@@ -13231,8 +13232,8 @@ func (ec *executionContext) unmarshalInputToolInput(ctx context.Context, obj any
 	return it, nil
 }
 
-func (ec *executionContext) unmarshalInputUpdateWebhookEndpointInput(ctx context.Context, obj any) (store.EndpointInput, error) {
-	var it store.EndpointInput
+func (ec *executionContext) unmarshalInputUpdateWebhookEndpointInput(ctx context.Context, obj any) (hook.EndpointInput, error) {
+	var it hook.EndpointInput
 	if obj == nil {
 		return it, nil
 	}
@@ -14037,7 +14038,7 @@ func (ec *executionContext) _CreateWebhookEndpointPayload(ctx context.Context, s
 
 var deliveryImplementors = []string{"Delivery"}
 
-func (ec *executionContext) _Delivery(ctx context.Context, sel ast.SelectionSet, obj *store.Delivery) graphql.Marshaler {
+func (ec *executionContext) _Delivery(ctx context.Context, sel ast.SelectionSet, obj *hook.Delivery) graphql.Marshaler {
 	fields := graphql.CollectFields(ec.OperationContext, sel, deliveryImplementors)
 
 	out := graphql.NewFieldSet(fields)
@@ -14204,7 +14205,7 @@ func (ec *executionContext) _Delivery(ctx context.Context, sel ast.SelectionSet,
 
 var deliveryAttemptImplementors = []string{"DeliveryAttempt"}
 
-func (ec *executionContext) _DeliveryAttempt(ctx context.Context, sel ast.SelectionSet, obj *store.Attempt) graphql.Marshaler {
+func (ec *executionContext) _DeliveryAttempt(ctx context.Context, sel ast.SelectionSet, obj *hook.Attempt) graphql.Marshaler {
 	fields := graphql.CollectFields(ec.OperationContext, sel, deliveryAttemptImplementors)
 
 	out := graphql.NewFieldSet(fields)
@@ -14302,7 +14303,7 @@ func (ec *executionContext) _DeliveryAttempt(ctx context.Context, sel ast.Select
 
 var deliveryConnectionImplementors = []string{"DeliveryConnection"}
 
-func (ec *executionContext) _DeliveryConnection(ctx context.Context, sel ast.SelectionSet, obj *store.DeliveryConnection) graphql.Marshaler {
+func (ec *executionContext) _DeliveryConnection(ctx context.Context, sel ast.SelectionSet, obj *hook.DeliveryConnection) graphql.Marshaler {
 	fields := graphql.CollectFields(ec.OperationContext, sel, deliveryConnectionImplementors)
 
 	out := graphql.NewFieldSet(fields)
@@ -14350,7 +14351,7 @@ func (ec *executionContext) _DeliveryConnection(ctx context.Context, sel ast.Sel
 
 var deliveryEdgeImplementors = []string{"DeliveryEdge"}
 
-func (ec *executionContext) _DeliveryEdge(ctx context.Context, sel ast.SelectionSet, obj *store.Edge[*store.Delivery]) graphql.Marshaler {
+func (ec *executionContext) _DeliveryEdge(ctx context.Context, sel ast.SelectionSet, obj *store.Edge[*hook.Delivery]) graphql.Marshaler {
 	fields := graphql.CollectFields(ec.OperationContext, sel, deliveryEdgeImplementors)
 
 	out := graphql.NewFieldSet(fields)
@@ -15630,7 +15631,7 @@ func (ec *executionContext) _Rendering(ctx context.Context, sel ast.SelectionSet
 
 var replayJobImplementors = []string{"ReplayJob"}
 
-func (ec *executionContext) _ReplayJob(ctx context.Context, sel ast.SelectionSet, obj *store.Replay) graphql.Marshaler {
+func (ec *executionContext) _ReplayJob(ctx context.Context, sel ast.SelectionSet, obj *hook.Replay) graphql.Marshaler {
 	fields := graphql.CollectFields(ec.OperationContext, sel, replayJobImplementors)
 
 	out := graphql.NewFieldSet(fields)
@@ -15713,7 +15714,7 @@ func (ec *executionContext) _ReplayJob(ctx context.Context, sel ast.SelectionSet
 
 var rotateWebhookSecretPayloadImplementors = []string{"RotateWebhookSecretPayload"}
 
-func (ec *executionContext) _RotateWebhookSecretPayload(ctx context.Context, sel ast.SelectionSet, obj *store.Rotated) graphql.Marshaler {
+func (ec *executionContext) _RotateWebhookSecretPayload(ctx context.Context, sel ast.SelectionSet, obj *hook.Rotated) graphql.Marshaler {
 	fields := graphql.CollectFields(ec.OperationContext, sel, rotateWebhookSecretPayloadImplementors)
 
 	out := graphql.NewFieldSet(fields)
@@ -16472,7 +16473,7 @@ func (ec *executionContext) _Viewer(ctx context.Context, sel ast.SelectionSet, o
 
 var webhookEndpointImplementors = []string{"WebhookEndpoint"}
 
-func (ec *executionContext) _WebhookEndpoint(ctx context.Context, sel ast.SelectionSet, obj *store.Endpoint) graphql.Marshaler {
+func (ec *executionContext) _WebhookEndpoint(ctx context.Context, sel ast.SelectionSet, obj *hook.Endpoint) graphql.Marshaler {
 	fields := graphql.CollectFields(ec.OperationContext, sel, webhookEndpointImplementors)
 
 	out := graphql.NewFieldSet(fields)
@@ -17363,7 +17364,7 @@ func (ec *executionContext) marshalNCreateApiKeyPayload2ᚖparleyᚋstoreᚐNewC
 	return ec._CreateApiKeyPayload(ctx, sel, v)
 }
 
-func (ec *executionContext) unmarshalNCreateWebhookEndpointInput2parleyᚋstoreᚐEndpointInput(ctx context.Context, v any) (store.EndpointInput, error) {
+func (ec *executionContext) unmarshalNCreateWebhookEndpointInput2parleyᚋstoreᚋhookᚐEndpointInput(ctx context.Context, v any) (hook.EndpointInput, error) {
 	res, err := ec.unmarshalInputCreateWebhookEndpointInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
@@ -17378,11 +17379,11 @@ func (ec *executionContext) marshalNCreateWebhookEndpointPayload2ᚖparleyᚋgra
 	return ec._CreateWebhookEndpointPayload(ctx, sel, v)
 }
 
-func (ec *executionContext) marshalNDelivery2ᚕᚖparleyᚋstoreᚐDeliveryᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Delivery) graphql.Marshaler {
+func (ec *executionContext) marshalNDelivery2ᚕᚖparleyᚋstoreᚋhookᚐDeliveryᚄ(ctx context.Context, sel ast.SelectionSet, v []*hook.Delivery) graphql.Marshaler {
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]
-		return ec.marshalNDelivery2ᚖparleyᚋstoreᚐDelivery(ctx, sel, v[i])
+		return ec.marshalNDelivery2ᚖparleyᚋstoreᚋhookᚐDelivery(ctx, sel, v[i])
 	})
 
 	for _, e := range ret {
@@ -17394,7 +17395,7 @@ func (ec *executionContext) marshalNDelivery2ᚕᚖparleyᚋstoreᚐDeliveryᚄ(
 	return ret
 }
 
-func (ec *executionContext) marshalNDelivery2ᚖparleyᚋstoreᚐDelivery(ctx context.Context, sel ast.SelectionSet, v *store.Delivery) graphql.Marshaler {
+func (ec *executionContext) marshalNDelivery2ᚖparleyᚋstoreᚋhookᚐDelivery(ctx context.Context, sel ast.SelectionSet, v *hook.Delivery) graphql.Marshaler {
 	if v == nil {
 		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
 			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
@@ -17404,11 +17405,11 @@ func (ec *executionContext) marshalNDelivery2ᚖparleyᚋstoreᚐDelivery(ctx co
 	return ec._Delivery(ctx, sel, v)
 }
 
-func (ec *executionContext) marshalNDeliveryAttempt2ᚕᚖparleyᚋstoreᚐAttemptᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Attempt) graphql.Marshaler {
+func (ec *executionContext) marshalNDeliveryAttempt2ᚕᚖparleyᚋstoreᚋhookᚐAttemptᚄ(ctx context.Context, sel ast.SelectionSet, v []*hook.Attempt) graphql.Marshaler {
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]
-		return ec.marshalNDeliveryAttempt2ᚖparleyᚋstoreᚐAttempt(ctx, sel, v[i])
+		return ec.marshalNDeliveryAttempt2ᚖparleyᚋstoreᚋhookᚐAttempt(ctx, sel, v[i])
 	})
 
 	for _, e := range ret {
@@ -17420,7 +17421,7 @@ func (ec *executionContext) marshalNDeliveryAttempt2ᚕᚖparleyᚋstoreᚐAttem
 	return ret
 }
 
-func (ec *executionContext) marshalNDeliveryAttempt2ᚖparleyᚋstoreᚐAttempt(ctx context.Context, sel ast.SelectionSet, v *store.Attempt) graphql.Marshaler {
+func (ec *executionContext) marshalNDeliveryAttempt2ᚖparleyᚋstoreᚋhookᚐAttempt(ctx context.Context, sel ast.SelectionSet, v *hook.Attempt) graphql.Marshaler {
 	if v == nil {
 		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
 			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
@@ -17430,7 +17431,7 @@ func (ec *executionContext) marshalNDeliveryAttempt2ᚖparleyᚋstoreᚐAttempt(
 	return ec._DeliveryAttempt(ctx, sel, v)
 }
 
-func (ec *executionContext) marshalNDeliveryConnection2ᚖparleyᚋstoreᚐDeliveryConnection(ctx context.Context, sel ast.SelectionSet, v *store.DeliveryConnection) graphql.Marshaler {
+func (ec *executionContext) marshalNDeliveryConnection2ᚖparleyᚋstoreᚋhookᚐDeliveryConnection(ctx context.Context, sel ast.SelectionSet, v *hook.DeliveryConnection) graphql.Marshaler {
 	if v == nil {
 		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
 			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
@@ -17440,11 +17441,11 @@ func (ec *executionContext) marshalNDeliveryConnection2ᚖparleyᚋstoreᚐDeliv
 	return ec._DeliveryConnection(ctx, sel, v)
 }
 
-func (ec *executionContext) marshalNDeliveryEdge2parleyᚋstoreᚐEdge(ctx context.Context, sel ast.SelectionSet, v store.DeliveryEdge) graphql.Marshaler {
+func (ec *executionContext) marshalNDeliveryEdge2parleyᚋstoreᚐEdge(ctx context.Context, sel ast.SelectionSet, v hook.DeliveryEdge) graphql.Marshaler {
 	return ec._DeliveryEdge(ctx, sel, &v)
 }
 
-func (ec *executionContext) marshalNDeliveryEdge2ᚕparleyᚋstoreᚐEdgeᚄ(ctx context.Context, sel ast.SelectionSet, v []store.DeliveryEdge) graphql.Marshaler {
+func (ec *executionContext) marshalNDeliveryEdge2ᚕparleyᚋstoreᚐEdgeᚄ(ctx context.Context, sel ast.SelectionSet, v []hook.DeliveryEdge) graphql.Marshaler {
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]
@@ -17868,11 +17869,11 @@ func (ec *executionContext) marshalNPageInfo2parleyᚋstoreᚐPageInfo(ctx conte
 	return ec._PageInfo(ctx, sel, &v)
 }
 
-func (ec *executionContext) marshalNReplayJob2ᚕᚖparleyᚋstoreᚐReplayᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Replay) graphql.Marshaler {
+func (ec *executionContext) marshalNReplayJob2ᚕᚖparleyᚋstoreᚋhookᚐReplayᚄ(ctx context.Context, sel ast.SelectionSet, v []*hook.Replay) graphql.Marshaler {
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]
-		return ec.marshalNReplayJob2ᚖparleyᚋstoreᚐReplay(ctx, sel, v[i])
+		return ec.marshalNReplayJob2ᚖparleyᚋstoreᚋhookᚐReplay(ctx, sel, v[i])
 	})
 
 	for _, e := range ret {
@@ -17884,7 +17885,7 @@ func (ec *executionContext) marshalNReplayJob2ᚕᚖparleyᚋstoreᚐReplayᚄ(c
 	return ret
 }
 
-func (ec *executionContext) marshalNReplayJob2ᚖparleyᚋstoreᚐReplay(ctx context.Context, sel ast.SelectionSet, v *store.Replay) graphql.Marshaler {
+func (ec *executionContext) marshalNReplayJob2ᚖparleyᚋstoreᚋhookᚐReplay(ctx context.Context, sel ast.SelectionSet, v *hook.Replay) graphql.Marshaler {
 	if v == nil {
 		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
 			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
@@ -17924,7 +17925,7 @@ var (
 	}
 )
 
-func (ec *executionContext) marshalNRotateWebhookSecretPayload2ᚖparleyᚋstoreᚐRotated(ctx context.Context, sel ast.SelectionSet, v *store.Rotated) graphql.Marshaler {
+func (ec *executionContext) marshalNRotateWebhookSecretPayload2ᚖparleyᚋstoreᚋhookᚐRotated(ctx context.Context, sel ast.SelectionSet, v *hook.Rotated) graphql.Marshaler {
 	if v == nil {
 		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
 			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
@@ -18198,7 +18199,7 @@ func (ec *executionContext) unmarshalNToolInput2parleyᚋstoreᚐToolInput(ctx c
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
-func (ec *executionContext) unmarshalNUpdateWebhookEndpointInput2parleyᚋstoreᚐEndpointInput(ctx context.Context, v any) (store.EndpointInput, error) {
+func (ec *executionContext) unmarshalNUpdateWebhookEndpointInput2parleyᚋstoreᚋhookᚐEndpointInput(ctx context.Context, v any) (hook.EndpointInput, error) {
 	res, err := ec.unmarshalInputUpdateWebhookEndpointInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
@@ -18223,11 +18224,11 @@ func (ec *executionContext) marshalNViewer2ᚖparleyᚋstoreᚐViewer(ctx contex
 	return ec._Viewer(ctx, sel, v)
 }
 
-func (ec *executionContext) marshalNWebhookEndpoint2ᚕᚖparleyᚋstoreᚐEndpointᚄ(ctx context.Context, sel ast.SelectionSet, v []*store.Endpoint) graphql.Marshaler {
+func (ec *executionContext) marshalNWebhookEndpoint2ᚕᚖparleyᚋstoreᚋhookᚐEndpointᚄ(ctx context.Context, sel ast.SelectionSet, v []*hook.Endpoint) graphql.Marshaler {
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]
-		return ec.marshalNWebhookEndpoint2ᚖparleyᚋstoreᚐEndpoint(ctx, sel, v[i])
+		return ec.marshalNWebhookEndpoint2ᚖparleyᚋstoreᚋhookᚐEndpoint(ctx, sel, v[i])
 	})
 
 	for _, e := range ret {
@@ -18239,7 +18240,7 @@ func (ec *executionContext) marshalNWebhookEndpoint2ᚕᚖparleyᚋstoreᚐEndpo
 	return ret
 }
 
-func (ec *executionContext) marshalNWebhookEndpoint2ᚖparleyᚋstoreᚐEndpoint(ctx context.Context, sel ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {
+func (ec *executionContext) marshalNWebhookEndpoint2ᚖparleyᚋstoreᚋhookᚐEndpoint(ctx context.Context, sel ast.SelectionSet, v *hook.Endpoint) graphql.Marshaler {
 	if v == nil {
 		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
 			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
@@ -18516,7 +18517,7 @@ var (
 	}
 )
 
-func (ec *executionContext) marshalODelivery2ᚖparleyᚋstoreᚐDelivery(ctx context.Context, sel ast.SelectionSet, v *store.Delivery) graphql.Marshaler {
+func (ec *executionContext) marshalODelivery2ᚖparleyᚋstoreᚋhookᚐDelivery(ctx context.Context, sel ast.SelectionSet, v *hook.Delivery) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
 	}
@@ -18772,7 +18773,7 @@ func (ec *executionContext) marshalORendering2ᚖparleyᚋstoreᚐRendering(ctx 
 	return ec._Rendering(ctx, sel, v)
 }
 
-func (ec *executionContext) marshalOReplayJob2ᚖparleyᚋstoreᚐReplay(ctx context.Context, sel ast.SelectionSet, v *store.Replay) graphql.Marshaler {
+func (ec *executionContext) marshalOReplayJob2ᚖparleyᚋstoreᚋhookᚐReplay(ctx context.Context, sel ast.SelectionSet, v *hook.Replay) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
 	}
@@ -18906,7 +18907,7 @@ func (ec *executionContext) unmarshalOToolInput2ᚕparleyᚋstoreᚐToolInputᚄ
 	return res, nil
 }
 
-func (ec *executionContext) marshalOWebhookEndpoint2ᚖparleyᚋstoreᚐEndpoint(ctx context.Context, sel ast.SelectionSet, v *store.Endpoint) graphql.Marshaler {
+func (ec *executionContext) marshalOWebhookEndpoint2ᚖparleyᚋstoreᚋhookᚐEndpoint(ctx context.Context, sel ast.SelectionSet, v *hook.Endpoint) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
 	}

@@ -1,6 +1,9 @@
 package graph
 
-import "parley/store"
+import (
+	"parley/store"
+	"parley/store/hook"
+)
 
 // page are the arguments of a list; `first` has its default in the schema, and null means the same.
 func page(first *int, after *string) store.PageInput {
@@ -21,10 +24,10 @@ func orNull[T any](v *T, err error) (*T, error) {
 
 // What resolvers look other rows up by: see together.
 func idOfAgent(a *store.Agent) string       { return a.ID }
-func idOfEndpoint(p *store.Endpoint) string { return p.ID }
-func idOfDelivery(d *store.Delivery) string { return d.ID }
-func endpointOf(d *store.Delivery) string   { return d.EndpointID }
-func eventOf(d *store.Delivery) string      { return d.EventID }
+func idOfEndpoint(p *hook.Endpoint) string  { return p.ID }
+func keyOfDelivery(d *hook.Delivery) string { return d.Key() }
+func endpointOf(d *hook.Delivery) string    { return d.EndpointID }
+func eventOf(d *hook.Delivery) string       { return d.EventID }
 
 // replyOf is the id of a run's reply; empty without one.
 func replyOf(run *store.Run) string {

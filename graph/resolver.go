@@ -3,12 +3,14 @@ package graph
 import (
 	"parley/agent"
 	"parley/store"
+	"parley/store/hook"
 	"parley/stream"
 )
 
 // Resolver is the root of the resolvers: what they call.
 type Resolver struct {
 	Store  *store.Store
+	Hooks  *hook.Hooks
 	Hub    *stream.Hub
 	Runner *agent.Runner
 }
@@ -18,6 +20,6 @@ type Root struct{}
 
 // CreatedEndpoint is a webhook endpoint just made, with the secret that is shown this once.
 type CreatedEndpoint struct {
-	Endpoint *store.Endpoint
+	Endpoint *hook.Endpoint
 	Secret   string
 }

@@ -9,33 +9,34 @@ import (
 	"context"
 	"parley/agent"
 	"parley/store"
+	"parley/store/hook"
 )
 
 // WebhookEndpoint is the resolver for the webhookEndpoint field.
-func (r *agentResolver) WebhookEndpoint(ctx context.Context, obj *store.Agent) (*store.Endpoint, error) {
-	return together(ctx, obj, idOfAgent, func(agents []string) (map[string]*store.Endpoint, error) {
-		return r.Store.EndpointsOfAgents(ctx, obj.BusinessID, agents)
+func (r *agentResolver) WebhookEndpoint(ctx context.Context, obj *store.Agent) (*hook.Endpoint, error) {
+	return together(ctx, obj, idOfAgent, func(agents []string) (map[string]*hook.Endpoint, error) {
+		return r.Hooks.EndpointsOfAgents(ctx, obj.BusinessID, agents)
 	})
 }
 
 // Endpoint is the resolver for the endpoint field.
-func (r *deliveryResolver) Endpoint(ctx context.Context, obj *store.Delivery) (*store.Endpoint, error) {
-	return together(ctx, obj, endpointOf, func(endpoints []string) (map[string]*store.Endpoint, error) {
-		return r.Store.EndpointsByID(ctx, obj.BusinessID, endpoints)
+func (r *deliveryResolver) Endpoint(ctx context.Context, obj *hook.Delivery) (*hook.Endpoint, error) {
+	return together(ctx, obj, endpointOf, func(endpoints []string) (map[string]*hook.Endpoint, error) {
+		return r.Hooks.EndpointsByID(ctx, obj.BusinessID, endpoints)
 	})
 }
 
 // Event is the resolver for the event field.
-func (r *deliveryResolver) Event(ctx context.Context, obj *store.Delivery) (*store.Event, error) {
+func (r *deliveryResolver) Event(ctx context.Context, obj *hook.Delivery) (*store.Event, error) {
 	return together(ctx, obj, eventOf, func(events []string) (map[string]*store.Event, error) {
 		return r.Store.EventsByID(ctx, events)
 	})
 }
 
 // Attempts is the resolver for the attempts field.
-func (r *deliveryResolver) Attempts(ctx context.Context, obj *store.Delivery) ([]*store.Attempt, error) {
-	return together(ctx, obj, idOfDelivery, func(deliveries []string) (map[string][]*store.Attempt, error) {
-		return r.Store.AttemptsOf(ctx, deliveries)
+func (r *deliveryResolver) Attempts(ctx context.Context, obj *hook.Delivery) ([]*hook.Attempt, error) {
+	return together(ctx, obj, keyOfDelivery, func(keys []string) (map[string][]*hook.Attempt, error) {
+		return r.Hooks.AttemptsOf(ctx, keys)
 	})
 }
 
@@ -50,22 +51,22 @@ func (r *mutationResolver) Chat(ctx context.Context, input agent.ChatInput) (*ag
 }
 
 // CreateWebhookEndpoint is the resolver for the createWebhookEndpoint field.
-func (r *mutationResolver) CreateWebhookEndpoint(ctx context.Context, input store.EndpointInput) (*CreatedEndpoint, error) {
+func (r *mutationResolver) CreateWebhookEndpoint(ctx context.Context, input hook.EndpointInput) (*CreatedEndpoint, error) {
 	v, err := store.Operator(ctx)
 	if err != nil {
 		return nil, err
 	}
-	endpoint, secret, err := r.Store.CreateEndpoint(ctx, v, input)
+	endpoint, secret, err := r.Hooks.CreateEndpoint(ctx, v, input)
 	return &CreatedEndpoint{endpoint, secret}, err
 }
 
 // UpdateWebhookEndpoint is the resolver for the updateWebhookEndpoint field.
-func (r *mutationResolver) UpdateWebhookEndpoint(ctx context.Context, id string, input store.EndpointInput) (*store.Endpoint, error) {
+func (r *mutationResolver) UpdateWebhookEndpoint(ctx context.Context, id string, input hook.EndpointInput) (*hook.Endpoint, error) {
 	v, err := store.Operator(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return r.Store.UpdateEndpoint(ctx, v, id, input)
+	return r.Hooks.UpdateEndpoint(ctx, v, id, input)
 }
 
 // DeleteWebhookEndpoint is the resolver for the deleteWebhookEndpoint field.
@@ -74,43 +75,43 @@ func (r *mutationResolver) DeleteWebhookEndpoint(ctx context.Context, id string)
 	if err != nil {
 		return "", err
 	}
-	return id, r.Store.DeleteEndpoint(ctx, v, id)
+	return id, r.Hooks.DeleteEndpoint(ctx, v, id)
 }
 
 // RotateWebhookSecret is the resolver for the rotateWebhookSecret field.
-func (r *mutationResolver) RotateWebhookSecret(ctx context.Context, id string, overlapHours int) (*store.Rotated, error) {
+func (r *mutationResolver) RotateWebhookSecret(ctx context.Context, id string, overlapHours int) (*hook.Rotated, error) {
 	v, err := store.Operator(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return r.Store.RotateSecret(ctx, v, id, overlapHours)
+	return r.Hooks.RotateSecret(ctx, v, id, overlapHours)
 }
 
 // SendTestEvent is the resolver for the sendTestEvent field.
-func (r *mutationResolver) SendTestEvent(ctx context.Context, endpointID string, typeArg store.EventType) (*store.Delivery, error) {
+func (r *mutationResolver) SendTestEvent(ctx context.Context, endpointID string, typeArg store.EventType) (*hook.Delivery, error) {
 	v, err := store.Operator(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return r.Store.SendTest(ctx, v, endpointID, typeArg)
+	return r.Hooks.SendTest(ctx, v, endpointID, typeArg)
 }
 
 // Redeliver is the resolver for the redeliver field.
-func (r *mutationResolver) Redeliver(ctx context.Context, deliveryID string) (*store.Delivery, error) {
+func (r *mutationResolver) Redeliver(ctx context.Context, deliveryID string) (*hook.Delivery, error) {
 	v, err := store.Operator(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return r.Store.Redeliver(ctx, v, deliveryID)
+	return r.Hooks.Redeliver(ctx, v, deliveryID)
 }
 
 // ReplayEvents is the resolver for the replayEvents field.
-func (r *mutationResolver) ReplayEvents(ctx context.Context, endpointID string, since store.Time, until *store.Time, failedOnly *bool) (*store.Replay, error) {
+func (r *mutationResolver) ReplayEvents(ctx context.Context, endpointID string, since store.Time, until *store.Time, failedOnly *bool) (*hook.Replay, error) {
 	v, err := store.Operator(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return r.Store.ReplayEvents(ctx, v, store.ReplayInput{EndpointID: endpointID, Since: since, Until: until, FailedOnly: failedOnly})
+	return r.Hooks.ReplayEvents(ctx, v, hook.ReplayInput{EndpointID: endpointID, Since: since, Until: until, FailedOnly: failedOnly})
 }
 
 // CreateAgent is the resolver for the createAgent field.
@@ -200,48 +201,48 @@ func (r *queryResolver) Agent(ctx context.Context, id string) (*store.Agent, err
 }
 
 // WebhookEndpoints is the resolver for the webhookEndpoints field.
-func (r *queryResolver) WebhookEndpoints(ctx context.Context) ([]*store.Endpoint, error) {
+func (r *queryResolver) WebhookEndpoints(ctx context.Context) ([]*hook.Endpoint, error) {
 	v, err := store.Reader(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return r.Store.Endpoints(ctx, v.BusinessID)
+	return r.Hooks.Endpoints(ctx, v.BusinessID)
 }
 
 // WebhookEndpoint is the resolver for the webhookEndpoint field.
-func (r *queryResolver) WebhookEndpoint(ctx context.Context, id string) (*store.Endpoint, error) {
+func (r *queryResolver) WebhookEndpoint(ctx context.Context, id string) (*hook.Endpoint, error) {
 	v, err := store.Reader(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return orNull(r.Store.Endpoint(ctx, v.BusinessID, id))
+	return orNull(r.Hooks.Endpoint(ctx, v.BusinessID, id))
 }
 
 // Deliveries is the resolver for the deliveries field.
-func (r *queryResolver) Deliveries(ctx context.Context, endpointID *string, status *store.DeliveryStatus, first *int, after *string) (*store.DeliveryConnection, error) {
+func (r *queryResolver) Deliveries(ctx context.Context, endpointID *string, status *store.DeliveryStatus, first *int, after *string) (*hook.DeliveryConnection, error) {
 	v, err := store.Reader(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return r.Store.Deliveries(ctx, v.BusinessID, store.DeliveryFilter{EndpointID: endpointID, Status: status}, page(first, after))
+	return r.Hooks.Deliveries(ctx, v.BusinessID, hook.DeliveryFilter{EndpointID: endpointID, Status: status}, page(first, after))
 }
 
 // Delivery is the resolver for the delivery field.
-func (r *queryResolver) Delivery(ctx context.Context, id string) (*store.Delivery, error) {
+func (r *queryResolver) Delivery(ctx context.Context, id string) (*hook.Delivery, error) {
 	v, err := store.Reader(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return orNull(r.Store.Delivery(ctx, v.BusinessID, id))
+	return orNull(r.Hooks.Delivery(ctx, v.BusinessID, id))
 }
 
 // ReplayJob is the resolver for the replayJob field.
-func (r *queryResolver) ReplayJob(ctx context.Context, id string) (*store.Replay, error) {
+func (r *queryResolver) ReplayJob(ctx context.Context, id string) (*hook.Replay, error) {
 	v, err := store.Reader(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return orNull(r.Store.Replay(ctx, v.BusinessID, id))
+	return orNull(r.Hooks.Replay(ctx, v.BusinessID, id))
 }
 
 // Events is the resolver for the events field.
@@ -324,7 +325,7 @@ func (r *subscriptionResolver) Events(ctx context.Context, filter *store.EventFi
 }
 
 // Deliveries is the resolver for the deliveries field.
-func (r *subscriptionResolver) Deliveries(ctx context.Context, endpointID *string) (<-chan *store.Delivery, error) {
+func (r *subscriptionResolver) Deliveries(ctx context.Context, endpointID *string) (<-chan *hook.Delivery, error) {
 	v, err := store.Reader(ctx)
 	if err != nil {
 		return nil, err
@@ -362,16 +363,16 @@ func (r *viewerResolver) Credential(ctx context.Context, obj *store.Viewer) (str
 }
 
 // ReplayJobs is the resolver for the replayJobs field.
-func (r *webhookEndpointResolver) ReplayJobs(ctx context.Context, obj *store.Endpoint) ([]*store.Replay, error) {
-	return together(ctx, obj, idOfEndpoint, func(endpoints []string) (map[string][]*store.Replay, error) {
-		return r.Store.ReplaysOf(ctx, endpoints)
+func (r *webhookEndpointResolver) ReplayJobs(ctx context.Context, obj *hook.Endpoint) ([]*hook.Replay, error) {
+	return together(ctx, obj, idOfEndpoint, func(endpoints []string) (map[string][]*hook.Replay, error) {
+		return r.Hooks.ReplaysOf(ctx, endpoints)
 	})
 }
 
 // Deliveries is the resolver for the deliveries field.
-func (r *webhookEndpointResolver) Deliveries(ctx context.Context, obj *store.Endpoint, status *store.DeliveryStatus, first *int, after *string) (*store.DeliveryConnection, error) {
-	return together(ctx, obj, idOfEndpoint, func(endpoints []string) (map[string]*store.DeliveryConnection, error) {
-		return r.Store.DeliveriesOf(ctx, obj.BusinessID, endpoints, status, page(first, after))
+func (r *webhookEndpointResolver) Deliveries(ctx context.Context, obj *hook.Endpoint, status *store.DeliveryStatus, first *int, after *string) (*hook.DeliveryConnection, error) {
+	return together(ctx, obj, idOfEndpoint, func(endpoints []string) (map[string]*hook.DeliveryConnection, error) {
+		return r.Hooks.DeliveriesOf(ctx, obj.BusinessID, endpoints, status, page(first, after))
 	})
 }
 

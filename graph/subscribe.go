@@ -8,6 +8,7 @@ import (
 	"parley/agent"
 	"parley/graph/transport"
 	"parley/store"
+	"parley/store/hook"
 )
 
 // followEvents is the subscription `events`. Its channel has no buffer: what the client has not been sent stays in the feed.
@@ -49,9 +50,9 @@ func (r *Resolver) followEvents(ctx context.Context, business string, filter *st
 }
 
 // followDeliveries is the subscription `deliveries`.
-func (r *Resolver) followDeliveries(ctx context.Context, business string, endpoint *string) (<-chan *store.Delivery, error) {
+func (r *Resolver) followDeliveries(ctx context.Context, business string, endpoint *string) (<-chan *hook.Delivery, error) {
 	if endpoint != nil {
-		if _, err := r.Store.Endpoint(ctx, business, *endpoint); err != nil {
+		if _, err := r.Hooks.Endpoint(ctx, business, *endpoint); err != nil {
 			return nil, err
 		}
 	}
@@ -59,7 +60,7 @@ func (r *Resolver) followDeliveries(ctx context.Context, business string, endpoi
 	if err != nil {
 		return nil, err
 	}
-	return follow(ctx, sub.Close, sub.Next, func(d *store.Delivery) *store.Delivery { return d }), nil
+	return follow(ctx, sub.Close, sub.Next, func(d *hook.Delivery) *hook.Delivery { return d }), nil
 }
 
 // followChat is the subscription `chat`: the reply as it comes, then whole. One that is begun again joins the running turn.

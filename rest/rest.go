@@ -11,11 +11,13 @@ import (
 
 	"parley/agent"
 	"parley/store"
+	"parley/store/hook"
 )
 
 // API serves the REST paths.
 type API struct {
 	Store  *store.Store
+	Hooks  *hook.Hooks
 	Runner *agent.Runner
 	Log    *slog.Logger
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"parley/store"
+	"parley/store/hook"
 )
 
 // webhookOut is a webhook endpoint as the specification has it.
@@ -26,7 +27,7 @@ func (a *API) createWebhook(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var in store.EndpointInput
+	var in hook.EndpointInput
 	if url, ok := b.text("url", true); ok {
 		in.URL = &url
 		if strings.Contains(url, "@") { // user info: a password
@@ -41,10 +42,10 @@ func (a *API) createWebhook(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}
-	if err := b.check(a.Store.CheckEndpoint(in)); err != nil {
+	if err := b.check(a.Hooks.CheckEndpoint(in)); err != nil {
 		return err
 	}
-	endpoint, secret, err := a.Store.CreateEndpoint(r.Context(), v, in)
+	endpoint, secret, err := a.Hooks.CreateEndpoint(r.Context(), v, in)
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func (a *API) listWebhooks(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	endpoints, err := a.Store.Endpoints(r.Context(), v.BusinessID)
+	endpoints, err := a.Hooks.Endpoints(r.Context(), v.BusinessID)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"parley/store"
+	"parley/store/hook"
 )
 
 // patience is how long Redis may take for anything. Whoever calls knows what to do without an answer, so nothing is retried.
@@ -40,7 +40,7 @@ func connect(raw string) (redis.UniversalClient, error) {
 			return nil, errURL
 		}
 		o.MaxRetries, o.DialTimeout, o.ReadTimeout, o.WriteTimeout = -1, patience, patience, patience
-		o.PoolSize = 2 * store.Shards // a reader a shard blocks a connection
+		o.PoolSize = 2 * hook.Shards // a reader a shard blocks a connection
 		return redis.NewClusterClient(o), nil
 	}
 	o, err := redis.ParseURL(raw)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"parley/store"
+	"parley/store/hook"
 )
 
 const (
@@ -122,7 +123,7 @@ func (s *DeliverySubscription) losses() int64 {
 // Next waits for changes and returns the changed deliveries, oldest change first. It ends with ctx's error, with
 // store.ErrShuttingDown when the hub ends, or with a store.CodeCursorExpired if it could not look for so long that changes may be
 // forgotten.
-func (s *DeliverySubscription) Next(ctx context.Context) ([]*store.Delivery, error) {
+func (s *DeliverySubscription) Next(ctx context.Context) ([]*hook.Delivery, error) {
 	for {
 		select {
 		case <-s.rang:
@@ -144,12 +145,12 @@ func (s *DeliverySubscription) Next(ctx context.Context) ([]*store.Delivery, err
 }
 
 // read reads the rows that the bell named, and that the next step of a look found.
-func (s *DeliverySubscription) read(ctx context.Context) ([]*store.Delivery, error) {
+func (s *DeliverySubscription) read(ctx context.Context) ([]*hook.Delivery, error) {
 	s.mu.Lock()
 	ids, events, look := s.ids, s.events, s.look
 	s.ids, s.events, s.look = nil, nil, false
 	s.mu.Unlock()
-	var rows []*store.Delivery
+	var rows []*hook.Delivery
 	err := s.hub.insist(ctx, func() error {
 		if look {
 			changes, err := s.step(ctx)
@@ -176,7 +177,7 @@ func (s *DeliverySubscription) read(ctx context.Context) ([]*store.Delivery, err
 	if s.looking != nil {
 		s.lookSoon()
 	}
-	var changed []*store.Delivery
+	var changed []*hook.Delivery
 	for _, d := range rows {
 		// Another instant is another change, an earlier one too: of two transactions the one that began first may write last.
 		if s.seen[d.ID] == d.UpdatedAt {

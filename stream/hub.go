@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"parley/store"
+	"parley/store/hook"
 )
 
 const (
@@ -22,6 +23,7 @@ const (
 // HubConfig is what a Hub is made with.
 type HubConfig struct {
 	Store   *store.Store
+	Hooks   *hook.Hooks
 	Ringing func() bool  // whether the stream can be relied on; nil: it cannot
 	Losses  func() int64 // how often entries were, or may have been, lost; nil: nobody counts
 	// TellEvery is after how long a subscription whose filter selects nothing says how far it has looked; 5 s if 0, less than the

@@ -15,16 +15,20 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"parley/store"
+	"parley/store/hook"
 )
 
 // Entry is one stroke of the bell: an event that was committed, or deliveries that changed.
 type Entry struct {
 	BusinessID string
-	Seq        int64    // of the event; 0 for changed deliveries
-	EventID    string   // the event's
-	Lane       string   // its conversation or session
-	Body       []byte   // its document; nil where it is too large for the stream, and is read from SQL
-	Deliveries []string // ids of those that changed; none, with Seq 0: look which
+	Seq        int64  // of the event; 0 for changed deliveries
+	EventID    string // the event's
+	Type       store.EventType
+	Lane       string            // its conversation or session
+	Body       []byte            // its document; nil where it is too large for the stream, and is read from SQL
+	Recipients []store.Recipient // the endpoints for which there is a delivery of it
+	More       bool              // there are others
+	Deliveries []string          // ids of those that changed; none, with Seq 0: endpoints, or what is due, changed
 }
 
 // Config is what a Stream is opened with.
@@ -62,7 +66,7 @@ func Open(cfg Config) (*Stream, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Stream{cfg: cfg, queue: make(chan []Entry, queuedBatches)}
-	shards := store.Shards
+	shards := hook.Shards
 	if cfg.URL == "" {
 		e, err := startEmbedded()
 		if err != nil {
@@ -113,7 +117,9 @@ func (s *Stream) Losses() int64 { return s.losses.Load() }
 func (s *Stream) Publish(events []*store.Event) {
 	entries := make([]Entry, len(events))
 	for i, e := range events {
-		entries[i] = Entry{BusinessID: e.BusinessID, Seq: e.Seq, EventID: e.ID, Lane: e.Lane()}
+		entries[i] = Entry{
+			BusinessID: e.BusinessID, Seq: e.Seq, EventID: e.ID, Type: e.Type, Lane: e.Lane(), Recipients: e.Recipients, More: e.MoreRecipients,
+		}
 		if len(e.Body) <= inlineBody {
 			entries[i].Body = e.Body
 		}
@@ -208,14 +214,17 @@ func (s *Stream) together() func(context.Context, func(redis.Pipeliner) error) (
 }
 
 func (s *Stream) keyOf(business string) string {
-	return s.keys[int(crc32.ChecksumIEEE([]byte(business)))%store.Shards%len(s.keys)]
+	return s.keys[int(crc32.ChecksumIEEE([]byte(business)))%hook.Shards%len(s.keys)]
 }
 
 func (e Entry) values() []string {
 	if e.Seq == 0 {
 		return []string{"b", e.BusinessID, "d", strings.Join(e.Deliveries, ",")}
 	}
-	v := []string{"b", e.BusinessID, "s", strconv.FormatInt(e.Seq, 10), "i", e.EventID, "l", e.Lane}
+	v := []string{"b", e.BusinessID, "s", strconv.FormatInt(e.Seq, 10), "i", e.EventID, "t", string(e.Type), "l", e.Lane}
+	if len(e.Recipients) > 0 {
+		v = append(v, "r", formatRecipients(e.Recipients, e.More))
+	}
 	if e.Body != nil {
 		v = append(v, "e", string(e.Body))
 	}
@@ -224,7 +233,7 @@ func (e Entry) values() []string {
 
 func parseEntry(values map[string]any) (Entry, error) {
 	get := func(k string) string { s, _ := values[k].(string); return s }
-	e := Entry{BusinessID: get("b"), EventID: get("i"), Lane: get("l")}
+	e := Entry{BusinessID: get("b"), EventID: get("i"), Type: store.EventType(get("t")), Lane: get("l")}
 	if e.BusinessID == "" {
 		return e, errors.New("an entry of the stream has no business")
 	}
@@ -234,6 +243,9 @@ func parseEntry(values map[string]any) (Entry, error) {
 			return e, fmt.Errorf("an entry of the stream has the sequence %q", raw)
 		}
 		e.Seq = seq
+		if e.Recipients, e.More, err = parseRecipients(get("r")); err != nil {
+			return e, err
+		}
 		if body := get("e"); body != "" {
 			e.Body = []byte(body)
 		}
@@ -243,4 +255,37 @@ func parseEntry(values map[string]any) (Entry, error) {
 		e.Deliveries = strings.Split(ids, ",")
 	}
 	return e, nil
+}
+
+// formatRecipients writes `endpoint:epoch,…`, with a `+` at the end if there are others.
+func formatRecipients(of []store.Recipient, more bool) string {
+	var b strings.Builder
+	for i, r := range of {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(r.EndpointID)
+		b.WriteByte(':')
+		b.WriteString(strconv.FormatInt(r.Epoch, 10))
+	}
+	if more {
+		b.WriteByte('+')
+	}
+	return b.String()
+}
+
+func parseRecipients(text string) (of []store.Recipient, more bool, err error) {
+	text, more = strings.CutSuffix(text, "+")
+	for part := range strings.SplitSeq(text, ",") {
+		if part == "" {
+			continue
+		}
+		endpoint, raw, _ := strings.Cut(part, ":")
+		epoch, err := strconv.ParseInt(raw, 10, 64)
+		if err != nil {
+			return nil, false, fmt.Errorf("an entry of the stream has the recipient %q", part)
+		}
+		of = append(of, store.Recipient{EndpointID: endpoint, Epoch: epoch})
+	}
+	return of, more, nil
 }

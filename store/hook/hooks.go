@@ -20,8 +20,7 @@ type Config struct {
 	// Changed is told of a business whose endpoints changed, or for which something is due now, after the commit. It must
 	// not block. Nil: nobody is told.
 	Changed func(business string)
-	// DeliveriesChanged is told of deliveries that changed, after the commit; of none in particular where they are many. It
-	// must not block. Nil: nobody is told.
+	// DeliveriesChanged is told of deliveries that changed, after the commit. It must not block. Nil: nobody is told.
 	DeliveriesChanged func(business string, ids ...string)
 
 	Log *slog.Logger

@@ -54,18 +54,26 @@ type place struct {
 	event, endpoint string
 }
 
-func (d *Delivery) place() string { return fmt.Sprintf("%d,%s,%s", d.Seq, d.EventID, d.EndpointID) }
+// Key is the delivery's key as a text: the cursors of the lists hold it, and AttemptsOf takes it.
+func (d *Delivery) Key() string { return fmt.Sprintf("%d,%s,%s", d.Seq, d.EventID, d.EndpointID) }
 
+func readKey(key string) (*place, bool) {
+	parts := strings.Split(key, ",")
+	if len(parts) != 3 {
+		return nil, false
+	}
+	seq, err := strconv.ParseInt(parts[0], 10, 64)
+	return &place{seq, parts[1], parts[2]}, err == nil
+}
+
+// readPlace is the place that a page begins after; nil for the first one.
 func readPlace(page store.PageInput) (*place, error) {
 	text, faults := page.Place()
 	if text == "" || faults != nil {
 		return nil, faults.Err()
 	}
-	parts := strings.Split(text, ",")
-	if len(parts) == 3 {
-		if seq, err := strconv.ParseInt(parts[0], 10, 64); err == nil {
-			return &place{seq, parts[1], parts[2]}, nil
-		}
+	if at, ok := readKey(text); ok {
+		return at, nil
 	}
 	return nil, store.Faults{store.ValueError("this is not a cursor of this list")}.Under("after").Err()
 }
@@ -104,7 +112,7 @@ func (h *Hooks) Deliveries(ctx context.Context, business string, filter Delivery
 func connection(rows []*Delivery, page store.PageInput) *DeliveryConnection {
 	slices.SortFunc(rows, newestFirst)
 	rows = rows[:min(len(rows), page.First+1)]
-	edges, info := store.PageOf(rows, page, (*Delivery).place)
+	edges, info := store.PageOf(rows, page, (*Delivery).Key)
 	return &DeliveryConnection{Edges: edges, PageInfo: info}
 }
 
@@ -214,31 +222,29 @@ func (h *Hooks) DeliveriesOf(ctx context.Context, business string, endpoints []s
 
 const attemptColumns = "started_at, duration_ms, status_code, error, dns_ms, connect_ms, tls_ms, first_byte_ms, remote_address, next_attempt_at, response_body"
 
-// AttemptsOf reads the attempts of some deliveries, in their order, by the deliveries' ids.
-func (h *Hooks) AttemptsOf(ctx context.Context, deliveries []*Delivery) (map[string][]*Attempt, error) {
-	of := make(map[string][]*Attempt, len(deliveries))
-	for some := range slices.Chunk(deliveries, 100) {
+// AttemptsOf reads the attempts of some deliveries, in their order, by the deliveries' keys.
+func (h *Hooks) AttemptsOf(ctx context.Context, keys []string) (map[string][]*Attempt, error) {
+	of := make(map[string][]*Attempt, len(keys))
+	for some := range slices.Chunk(distinct(keys), 100) {
 		var pages []*bun.SelectQuery
-		ids := make(map[string]string, len(some))
-		for _, d := range some {
-			if _, asked := ids[d.place()]; asked {
-				continue
+		for _, key := range some {
+			at, ok := readKey(key)
+			if !ok {
+				return nil, fmt.Errorf("read the attempts of a delivery with the key %q", key)
 			}
-			ids[d.place()] = d.ID()
-			key := func(q *bun.SelectQuery) *bun.SelectQuery { return d.key(q) }
-			read := h.store.Reader()
-			pages = append(pages, key(read.NewSelect().TableExpr("deliveries AS d").
-				ColumnExpr("endpoint_id, seq, event_id, CAST(1 AS BIGINT) AS number, CASE WHEN trigger_name = 'test' THEN 'test' ELSE 'automatic' END AS trigger_name, "+attemptColumns).
-				Where("started_at IS NOT NULL")),
-				key(read.NewSelect().TableExpr("attempts AS a").ColumnExpr("endpoint_id, seq, event_id, number, trigger_name, "+attemptColumns)))
+			d := &Delivery{Seq: at.seq, EventID: at.event, EndpointID: at.endpoint}
+			first := h.store.Reader().NewSelect().TableExpr("deliveries AS d").ColumnExpr("endpoint_id, seq, event_id, CAST(1 AS BIGINT) AS number, " +
+				"CASE WHEN trigger_name = 'test' THEN 'test' ELSE 'automatic' END AS trigger_name, " + attemptColumns).Where("started_at IS NOT NULL")
+			later := h.store.Reader().NewSelect().TableExpr("attempts AS a").ColumnExpr("endpoint_id, seq, event_id, number, trigger_name, " + attemptColumns)
+			pages = append(pages, d.key(first), d.key(later))
 		}
 		var read []*Attempt
 		if err := h.store.AtOnce(pages...).Scan(ctx, &read); err != nil {
-			return nil, fmt.Errorf("read the attempts of %d deliveries: %w", len(deliveries), err)
+			return nil, fmt.Errorf("read the attempts of %d deliveries: %w", len(keys), err)
 		}
 		for _, a := range read {
-			id := ids[(&Delivery{Seq: a.Seq, EventID: a.EventID, EndpointID: a.EndpointID}).place()]
-			of[id] = append(of[id], a)
+			key := (&Delivery{Seq: a.Seq, EventID: a.EventID, EndpointID: a.EndpointID}).Key()
+			of[key] = append(of[key], a)
 		}
 	}
 	for _, attempts := range of {
@@ -273,5 +279,5 @@ func (h *Hooks) DeliveriesRung(ctx context.Context, business string, ids []strin
 	slices.SortFunc(rows, func(a, b *Delivery) int {
 		return cmp.Or(cmp.Compare(a.UpdatedAt, b.UpdatedAt), newestFirst(b, a))
 	})
-	return slices.CompactFunc(rows, func(a, b *Delivery) bool { return a.place() == b.place() }), nil
+	return slices.CompactFunc(rows, func(a, b *Delivery) bool { return a.Key() == b.Key() }), nil
 }

@@ -14,7 +14,7 @@ import (
 const (
 	sweptAtOnce = 500              // rows a commit
 	sweepEvery  = 10 * time.Second // how often there is a look for what another server left
-	ringMost    = 100              // deliveries that are named to the live lists; beyond, these are told to query again
+	ringMost    = 100              // deliveries that a live list takes at once: of one more it says "query again"
 
 	// lateBirth is how long after the disabling of an endpoint a commit may still be under way that has read it as enabled.
 	lateBirth = 40 * time.Second
@@ -88,11 +88,8 @@ func (h *Hooks) sweepOne(ctx context.Context, p unswept) error {
 			break
 		}
 	}
-	switch n := len(ended); {
-	case n > ringMost:
-		h.cfg.DeliveriesChanged(p.BusinessID)
-	case n > 0:
-		h.cfg.DeliveriesChanged(p.BusinessID, ended...)
+	if len(ended) > 0 {
+		h.cfg.DeliveriesChanged(p.BusinessID, ended[:min(len(ended), ringMost+1)]...)
 	}
 	if h.store.Now().Sub(p.OverAt) < lateBirth {
 		return nil
