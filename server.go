@@ -271,7 +271,7 @@ func (p *parts) route() error {
 func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	// No ReadTimeout: it would go on running while a turn thinks, and end the request. Who reads a body sets its deadline.
 	server := &http.Server{
-		Handler: p.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: p.handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
 	}
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))

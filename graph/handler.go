@@ -3,6 +3,7 @@ package graph
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"sync/atomic"
@@ -72,7 +73,7 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	mustHaveNoInterfaces(schema)
 	server := handler.New(executable)
 	server.AddTransport(checked{live, schema, limits.Tokens})
-	server.AddTransport(checked{transport.HTTP{Events: events}, schema, limits.Tokens})
+	server.AddTransport(checked{transport.HTTP{Events: events, Refusal: refusalStatus}, schema, limits.Tokens})
 	parsed := parsedDocuments()
 	server.SetQueryCache(parsed)
 	server.SetParserTokenLimit(limits.Tokens)
@@ -105,6 +106,20 @@ func orTryAgain(authenticate func(context.Context, map[string]any) (context.Cont
 		}
 		return ctx, err
 	}
+}
+
+// refusalStatus is the HTTP status of a request whose body ended with the refusal of its sender.
+func refusalStatus(err error) int {
+	var refusal *store.Error
+	switch {
+	case !errors.As(err, &refusal):
+		return 0
+	case refusal.Code == store.CodeUnauthenticated:
+		return http.StatusUnauthorized
+	case refusal.Code == store.CodeRateLimited:
+		return http.StatusTooManyRequests
+	}
+	return http.StatusServiceUnavailable
 }
 
 // ServeHTTP serves one request, or one WebSocket or event stream to its end.

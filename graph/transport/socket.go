@@ -112,7 +112,16 @@ func (s *socket) read() {
 	s.conn.SetCloseHandler(func(int, string) error { return nil }) // readEnded answers it
 	for {
 		s.out.extend(patience)
-		kind, data, err := s.conn.ReadMessage()
+		kind, message, err := s.conn.NextReader()
+		var data []byte
+		if err == nil {
+			limit := s.messageLimit()
+			if data, err = io.ReadAll(io.LimitReader(message, limit+1)); int64(len(data)) > limit {
+				s.close(closeTooBig, reasonMessageTooBig)
+				s.drain()
+				return
+			}
+		}
 		if err != nil {
 			s.readEnded(err)
 			return
@@ -125,6 +134,17 @@ func (s *socket) read() {
 			aside(func() { s.handle(data) })
 		}
 	}
+}
+
+// messageLimit is how large the message that now begins may be. Until the server knows who is there it may hold a credential, and a
+// client has nothing else to say.
+func (s *socket) messageLimit() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.viewer == nil {
+		return min(s.limits.message, strangersMessage)
+	}
+	return s.limits.message
 }
 
 // readEnded closes the socket for the reason that reading ended.

@@ -1,0 +1,98 @@
+package e2e_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// TestStrangersHoldLittle: who has no valid credential is answered 401 and cut off by the fifth KiB of a body, and after 5 s of a
+// short one, on every path; what comes before a credential, a header or a WebSocket's first message, is short too.
+func TestStrangersHoldLittle(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	const many = 1 << 20
+	lengths := map[string]string{"a long body": fmt.Sprintf("Content-Length: %d", many), "a body of unknown length": "Transfer-Encoding: chunked"}
+	for _, path := range []string{"/graphql", "/agents/demo/chat", "/agents/demo/test", "/v1/webhooks", "/nothing"} {
+		want := http.StatusUnauthorized
+		if path == "/nothing" {
+			want = http.StatusNotFound
+		}
+		for _, credential := range []string{"X-Nobody: 1", "Authorization: Bearer at_0123456789abcdef", "X-API-Key: sk_0123456789abcdef"} {
+			for name, length := range lengths {
+				t.Run(path+", "+name+", "+credential, func(t *testing.T) {
+					t.Parallel()
+					part := strings.Repeat(" ", 8<<10)
+					if name != "a long body" {
+						part = fmt.Sprintf("%x\r\n%s\r\n", len(part), part)
+					}
+					s.stranger(t, want, path, credential, length, part)
+				})
+			}
+		}
+		t.Run(path+", a slow body", func(t *testing.T) {
+			t.Parallel()
+			s.stranger(t, want, path, "X-Nobody: 1", "Content-Length: 100", `{"query"`)
+		})
+	}
+	t.Run("a header", func(t *testing.T) {
+		t.Parallel()
+		s.stranger(t, http.StatusRequestHeaderFieldsTooLarge, "/graphql", "X-Long: "+strings.Repeat("x", 64<<10), "Content-Length: 0", "")
+	})
+	t.Run("a WebSocket", func(t *testing.T) {
+		t.Parallel()
+		dialer := websocket.Dialer{Subprotocols: []string{"graphql-transport-ws"}}
+		conn, _, err := dialer.Dial("ws"+strings.TrimPrefix(s.url(), "http")+"/graphql", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.WriteMessage(websocket.TextMessage, []byte(`{"type":"ping","payload":{"x":"`+strings.Repeat("x", 8<<10)+`"}}`))
+		if _, _, err = conn.ReadMessage(); !websocket.IsCloseError(err, websocket.CloseMessageTooBig) {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+	long := `{"query":"{ feedCursor }","x":"` + strings.Repeat("x", many-100) + `"}`
+	if status, _, answer := s.call("POST", "/graphql", withToken(token), long); status != http.StatusOK || at(answer, "data", "feedCursor") == nil {
+		t.Errorf("a body of 1 MiB with a credential: %d %v", status, answer)
+	}
+}
+
+// stranger begins a POST, sends no more of its body than part, and expects an answer and the end of the connection.
+func (s *server) stranger(t *testing.T, want int, path, credential, length, part string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url(), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(patience)) // half of what a caller with a credential has
+	head := "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + credential + "\r\n" + length + "\r\n\r\n"
+	if _, err := io.WriteString(conn, head+part); err != nil {
+		t.Fatal(err)
+	}
+	answers := bufio.NewReader(conn)
+	res, err := http.ReadResponse(answers, nil)
+	if err != nil {
+		t.Fatalf("no answer: %v", err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != want {
+		t.Errorf("%d %s, %v", res.StatusCode, body, err)
+	}
+	if rest, err := io.ReadAll(answers); len(rest) > 0 || isTimeout(err) {
+		t.Errorf("the connection goes on: %q, %v", rest, err)
+	}
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := err.(net.Error)
+	return ok && timeout.Timeout()
+}
