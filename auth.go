@@ -88,7 +88,7 @@ func (g *gate) admit(ctx context.Context, v *store.Viewer) error {
 	return nil
 }
 
-// admitViewer counts an operation on a WebSocket: a socket is not a way around the limit.
+// admitViewer counts what came without a request of its own: neither a WebSocket nor aliases are a way around the limit.
 func (g *gate) admitViewer(ctx context.Context) error {
 	v, err := store.ViewerOf(ctx)
 	if err != nil {

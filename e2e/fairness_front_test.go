@@ -96,3 +96,48 @@ func isTimeout(err error) bool {
 	timeout, ok := err.(net.Error)
 	return ok && timeout.Timeout()
 }
+
+// TestEachChatIsCharged: a request costs as many of the rate limit as it has `chat` fields. Those beyond it get its error and run no
+// turn, and the others do.
+func TestEachChatIsCharged(t *testing.T) {
+	t.Parallel()
+	const limit, asked = 6, 20
+	var query strings.Builder
+	for i := range asked {
+		fmt.Fprintf(&query, `c%d: chat(input: {agentId: "demo", message: "Hello", channel: SMS}) { runId } `, i)
+	}
+	payload := object{"query": "mutation { " + query.String() + "}"}
+	for name, ask := range map[string]func(s *server) any{
+		"a request": func(s *server) any { return s.graphql(withToken(token), payload["query"].(string), nil) },
+		"a WebSocket": func(s *server) any {
+			conn := s.dial(token)
+			var m object
+			for m["type"] != "next" {
+				if err := conn.ReadJSON(&m); err != nil {
+					t.Fatal(err)
+				}
+				if m["type"] == "connection_ack" {
+					_ = conn.WriteJSON(object{"id": "1", "type": "subscribe", "payload": payload})
+				}
+			}
+			return m["payload"]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, fmt.Sprintf("PARLEY_RATE_LIMIT=%d", limit))
+			other := at(s.query(token, `mutation { createAccessToken(name: "other", scope: READ) { secret } }`, nil), "createAccessToken", "secret").(string)
+			errs, _ := at(ask(s), "errors").([]any)
+			for _, e := range errs {
+				if at(e, "extensions", "code") != "RATE_LIMITED" || at(e, "extensions", "retryAfter") == nil || at(e, "path", 0) == nil {
+					t.Errorf("an error: %v", e)
+				}
+			}
+			// One of the limit comes back every 10 s, and more than that should not be needed for all of them.
+			ran := len(at(s.query(other, `{ runs(first: 100) { nodes { id } } }`, nil), "runs", "nodes").([]any))
+			if ran < limit-3 || ran >= asked/2 || ran+len(errs) != asked {
+				t.Errorf("%d turns ran, and %d of %d were refused, at a limit of %d", ran, len(errs), asked, limit)
+			}
+		})
+	}
+}

@@ -24,7 +24,8 @@ type HandlerConfig struct {
 	Resolver *Resolver
 	// Authenticate puts the viewer of a WebSocket into its context, by its connection_init payload.
 	Authenticate func(ctx context.Context, payload map[string]any) (context.Context, error)
-	// Admit counts an operation on a WebSocket against its viewer's rate limit.
+	// Admit counts what no request of its own was counted for against its viewer's rate limit: an operation on a WebSocket, and each
+	// `chat` field of an operation but the first. Nil admits everything.
 	Admit func(ctx context.Context) error
 	// Revoked says whether the credential of an open WebSocket or event stream has been revoked.
 	Revoked func(ctx context.Context) bool
@@ -87,6 +88,9 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	server.Use(bounder{limits.Tokens, parsed})
 	server.Use(&limiter{limits: limits})
 	server.Use(oneLoad{})
+	if cfg.Admit != nil {
+		server.Use(charger{cfg.Admit})
+	}
 	h := &Handler{server: server, live: live, events: events, groups: groups}
 	live.Closed = func(_ context.Context, _ int, reason string) {
 		if reason == transport.ReasonSlow {
