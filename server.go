@@ -250,7 +250,7 @@ func (p *parts) route() error {
 	p.graphql = graph.NewHandler(graph.HandlerConfig{
 		Resolver: &graph.Resolver{Store: p.store, Hub: p.hub, Runner: p.runner}, Authenticate: door.connect, Admit: door.admitViewer, Revoked: door.revoked,
 		Introspection: p.settings.mayIntrospect, Limits: p.settings.graphQLLimits(),
-		Sockets: p.settings.MaxSockets, CheckOrigin: allowed.mayConnect, Log: p.log,
+		Sockets: p.settings.MaxSockets, Subscriptions: p.settings.MaxSubscriptions, CheckOrigin: allowed.mayConnect, Log: p.log,
 	})
 	page := graphiql.Handler()
 	p.health = &health{store: p.store, stream: p.stream}

@@ -141,3 +141,91 @@ func TestEachChatIsCharged(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatSubscriptionsKeep: what a socket's subscriptions keep of memory is bounded, whether it is in a comment, a variable, a name
+// or a list; equal documents are kept once, and lists and ids are short.
+func TestWhatSubscriptionsKeep(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	long := strings.Repeat("x", 400<<10)
+	feed := func(comment string, filter any) object {
+		return object{"query": "subscription($f: EventFilter) { events(filter: $f) { node { id } } } #" + comment, "variables": object{"f": filter}}
+	}
+	many := make([]string, 70_000)
+	for i := range many {
+		many[i] = "RUN_FAILED"
+	}
+	for name, c := range map[string]struct {
+		payload object
+		at      int    // which one is refused
+		reason  string // and why
+	}{
+		"a comment":     {feed(long, nil), 2, "limit_reached"},
+		"doubles":       {feed("", object{"types": many}), 0, "validation_error"},
+		"an id":         {feed("", object{"agentId": strings.Repeat("x", 65)}), 0, "validation_error"},
+		"equal ones":    {feed("", object{"types": many[:3], "agentId": strings.Repeat("x", 64)}), 100, ""},
+		"a literal one": {object{"query": `subscription { events(filter: {types: [` + strings.Repeat("RUN_FAILED ", 101) + `]}) { node { id } } }`}, 0, "validation_error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := s.dial(token)
+			read := func() (m object) {
+				t.Helper()
+				_ = conn.SetReadDeadline(time.Now().Add(patience))
+				for m["type"] == nil || m["type"] == "ping" {
+					if err := conn.ReadJSON(&m); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return m
+			}
+			read() // the ack
+			for i := range c.at + 1 {
+				_ = conn.WriteJSON(object{"id": fmt.Sprint(i), "type": "subscribe", "payload": c.payload})
+				if i < c.at && c.reason != "" {
+					_ = conn.WriteJSON(object{"id": fmt.Sprintf("q%d", i), "type": "subscribe", "payload": object{"query": "{ feedCursor }"}})
+					if m := read(); m["type"] != "next" {
+						t.Fatalf("%d: %v", i, encode(m))
+					}
+					read() // complete
+				}
+			}
+			m := read()
+			code, reason := at(m, "payload", 0, "extensions", "code"), at(m, "payload", 0, "extensions", "reason")
+			if c.reason == "" { // the operations that a socket may have
+				if code != "RATE_LIMITED" || m["id"] != fmt.Sprint(c.at) {
+					t.Errorf("the last of %d: %s", c.at+1, encode(m))
+				}
+			} else if code != "BAD_USER_INPUT" || (reason != c.reason && at(m, "payload", 0, "extensions", "validation") == nil) || m["id"] != fmt.Sprint(c.at) {
+				t.Errorf("the last of %d: %s", c.at+1, encode(m))
+			}
+		})
+	}
+}
+
+// TestBoundsOfABusiness: sockets and subscriptions have a bound that the operator sets, whichever tokens a business uses, and another
+// business has its own.
+func TestBoundsOfABusiness(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PARLEY_MAX_SOCKETS=3", "PARLEY_MAX_SUBSCRIPTIONS=2")
+	_, theirs := s.createBusiness("Other")
+	second := at(s.query(token, `mutation { createAccessToken(name: "second", scope: READ) { secret } }`, nil), "createAccessToken", "secret").(string)
+	const feed = `subscription { events { cursor } }`
+	s.subscribe(token, feed, object{})
+	s.subscribe(second, feed, object{})
+	third := s.subscribe(second, feed, object{})
+	if why := <-third.end; !strings.Contains(why, `"reason":"limit_reached"`) {
+		t.Errorf("the third subscription: %s", why)
+	}
+	fourth := s.dial(token)
+	if _, _, err := fourth.ReadMessage(); !websocket.IsCloseError(err, websocket.CloseTryAgainLater) {
+		t.Errorf("the fourth socket: %v", err)
+	}
+	s.subscribe(theirs, feed, object{})
+	_ = third.conn.Close()
+	eventually(t, "a place", func() bool {
+		conn := s.dial(token)
+		_, m, err := conn.ReadMessage()
+		return err == nil && strings.Contains(string(m), "connection_ack")
+	})
+}

@@ -33,10 +33,12 @@ type HandlerConfig struct {
 	CheckOrigin func(*http.Request) bool
 	// Introspection says whether a viewer may see the schema by introspection.
 	Introspection func(*store.Viewer) bool
-	// Sockets is how many WebSockets and event streams a credential may have open at a time; 100 if 0.
+	// Sockets is how many WebSockets and event streams a business may have open at a time; 2,000 if 0.
 	Sockets int
-	Limits  Limits
-	Log     *slog.Logger
+	// Subscriptions is how many of them a business may have at a time; 20,000 if 0.
+	Subscriptions int
+	Limits        Limits
+	Log           *slog.Logger
 }
 
 // Handler serves /graphql: queries and mutations over HTTP, everything over WebSocket and as server-sent events.
@@ -52,12 +54,15 @@ type Handler struct {
 // for ever.
 func NewHandler(cfg HandlerConfig) *Handler {
 	limits := cfg.Limits.orDefault()
-	quota := &transport.Quota{Max: cmp.Or(cfg.Sockets, 100), Of: func(ctx context.Context) string {
-		if v, err := store.ViewerOf(ctx); err == nil {
-			return v.Credential.ID
-		}
-		return ""
-	}}
+	quota := &transport.Quota{
+		Sockets: cmp.Or(cfg.Sockets, 2_000), Subscriptions: cmp.Or(cfg.Subscriptions, 20_000),
+		Of: func(ctx context.Context) (credential, business string) {
+			if v, err := store.ViewerOf(ctx); err == nil {
+				return v.Credential.ID, v.BusinessID
+			}
+			return "", ""
+		},
+	}
 	groups := &transport.Groups{Of: shared}
 	live := &transport.WebSocket{
 		Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit,

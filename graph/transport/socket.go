@@ -31,6 +31,7 @@ type socket struct {
 	work   sync.WaitGroup // every goroutine of the socket but the reader
 
 	initialised chan struct{} // closed at connection_init
+	holds       account       // what its subscriptions keep; guarded by the Quota
 
 	mu         sync.Mutex      // guards what follows; taken before out.mu
 	viewer     context.Context // what operations run in, nil until the connection is acknowledged
@@ -256,7 +257,7 @@ func (s *socket) authenticate(payload json.RawMessage) {
 	if viewer == nil {
 		viewer = s.ctx
 	}
-	end, ok := s.t.Quota.enter(viewer)
+	end, ok := s.t.Quota.connect(viewer)
 	if !ok {
 		s.close(closeTryAgainLater, reasonTooMany) // at 4429 clients would give up for good
 		return

@@ -59,7 +59,8 @@ type WebSocket struct {
 	// Groups lets equal subscriptions share one execution; nil: each runs by itself.
 	Groups *Groups
 
-	// Quota bounds the sockets of a credential: one more is closed with 1013, as it may fit later. Nil: no bound.
+	// Quota bounds the sockets of a business and what their subscriptions keep: one more socket is closed with 1013, as it may fit
+	// later. Nil: no bound.
 	Quota *Quota
 
 	// Log gets the panics of Authenticate and Recheck, those of resolvers being the executor's; slog.Default() if nil.
