@@ -27,7 +27,7 @@ func (g *gate) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, token := r.Header.Get("X-API-Key"), bearer(r.Header.Get("Authorization"))
 		if key == "" && token == "" {
-			next.ServeHTTP(w, r)
+			serveRefused(next, w, r, store.ErrUnauthenticated)
 			return
 		}
 		kind, secret := store.KindAccessToken, token
@@ -35,7 +35,12 @@ func (g *gate) authenticate(next http.Handler) http.Handler {
 			kind, secret = store.KindAPIKey, key
 		}
 		v, err := g.viewer(r.Context(), kind, secret)
-		next.ServeHTTP(w, r.WithContext(store.WithViewer(r.Context(), v, err)))
+		r = r.WithContext(store.WithViewer(r.Context(), v, err))
+		if err != nil {
+			serveRefused(next, w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 }
 
@@ -83,7 +88,7 @@ func (g *gate) admit(ctx context.Context, v *store.Viewer) error {
 	return nil
 }
 
-// admitViewer counts an operation on a WebSocket: a socket is not a way around the limit.
+// admitViewer counts what came without a request of its own: neither a WebSocket nor aliases are a way around the limit.
 func (g *gate) admitViewer(ctx context.Context) error {
 	v, err := store.ViewerOf(ctx)
 	if err != nil {

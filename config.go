@@ -44,7 +44,9 @@ type Settings struct {
 	EmbeddedModelLatency time.Duration `name:"embedded-model-latency" aliases:"parley-embedded-model-latency" env:"PARLEY_EMBEDDED_MODEL_LATENCY" default:"0s" placeholder:"DURATION" help:"The embedded model waits this long before it answers: for tests and demos (default: ${default})."`
 
 	Introspection        string `name:"introspection" aliases:"parley-introspection" env:"PARLEY_INTROSPECTION" default:"admin" enum:"admin,all,off" placeholder:"WHO" help:"GraphQL: who may introspect the schema: admin (ADMIN tokens), all (every valid credential) or off (default: ${default})."`
-	MaxSockets           int    `name:"max-sockets" aliases:"parley-max-sockets" env:"PARLEY_MAX_SOCKETS" default:"100" placeholder:"N" help:"WebSockets and event streams that a credential may have open at a time, on each replica (default: ${default})."`
+	MaxSockets           int    `name:"max-sockets" aliases:"parley-max-sockets" env:"PARLEY_MAX_SOCKETS" default:"2000" placeholder:"N" help:"WebSockets and event streams that a business may have open at a time, on each replica (default: ${default})."`
+	MaxSubscriptions     int    `name:"max-subscriptions" aliases:"parley-max-subscriptions" env:"PARLEY_MAX_SUBSCRIPTIONS" default:"20000" placeholder:"N" help:"Subscriptions that a business may have at a time, on each replica (default: ${default})."`
+	MaxAgents            int    `name:"max-agents" aliases:"parley-max-agents" env:"PARLEY_MAX_AGENTS" default:"1000" placeholder:"N" help:"Agents that a business may have (default: ${default})."`
 	GraphQLMaxTokens     int    `name:"graphql-max-tokens" aliases:"parley-graphql-max-tokens" env:"PARLEY_GRAPHQL_MAX_TOKENS" default:"10000" placeholder:"N" help:"GraphQL: tokens of a document (default: ${default})."`
 	GraphQLMaxDepth      int    `name:"graphql-max-depth" aliases:"parley-graphql-max-depth" env:"PARLEY_GRAPHQL_MAX_DEPTH" default:"15" placeholder:"N" help:"GraphQL: levels of nested fields (default: ${default})."`
 	GraphQLMaxAliases    int    `name:"graphql-max-aliases" aliases:"parley-graphql-max-aliases" env:"PARLEY_GRAPHQL_MAX_ALIASES" default:"100" placeholder:"N" help:"GraphQL: aliases in a document (default: ${default})."`
@@ -99,6 +101,8 @@ func (s *Settings) Validate() error {
 	limits := []int{s.GraphQLMaxTokens, s.GraphQLMaxDepth, s.GraphQLMaxAliases, s.GraphQLMaxRootFields, s.GraphQLMaxCost}
 	check(slices.Min(limits) > 0, "PARLEY_GRAPHQL_MAX_…", "must each be 1 or more")
 	check(s.MaxSockets > 0, "PARLEY_MAX_SOCKETS", "must be 1 or more")
+	check(s.MaxSubscriptions > 0, "PARLEY_MAX_SUBSCRIPTIONS", "must be 1 or more")
+	check(s.MaxAgents > 0, "PARLEY_MAX_AGENTS", "must be 1 or more")
 	_, err = parseOrigins(s.AllowedOrigins)
 	check(err == nil, "PARLEY_ALLOWED_ORIGINS", fmt.Sprintf("must be a comma separated list of origins such as https://app.example.com (%v)", err))
 	_, err = egress.NewGuard(egress.Policy{Trusted: s.privateHosts()})

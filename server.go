@@ -246,7 +246,7 @@ func (p *parts) route() error {
 	p.graphql = graph.NewHandler(graph.HandlerConfig{
 		Resolver: &graph.Resolver{Store: p.store, Hooks: p.hooks, Hub: p.hub, Runner: p.runner}, Authenticate: door.connect, Admit: door.admitViewer, Revoked: door.revoked,
 		Introspection: p.settings.mayIntrospect, Limits: p.settings.graphQLLimits(),
-		Sockets: p.settings.MaxSockets, CheckOrigin: allowed.mayConnect, Log: p.log,
+		Sockets: p.settings.MaxSockets, Subscriptions: p.settings.MaxSubscriptions, CheckOrigin: allowed.mayConnect, Log: p.log,
 	})
 	page := graphiql.Handler()
 	p.health = &health{store: p.store, stream: p.stream}
@@ -267,7 +267,7 @@ func (p *parts) route() error {
 func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	// No ReadTimeout: it would go on running while a turn thinks, and end the request. Who reads a body sets its deadline.
 	server := &http.Server{
-		Handler: p.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: p.handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
 	}
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))

@@ -3,6 +3,7 @@ package graph
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"sync/atomic"
@@ -23,7 +24,8 @@ type HandlerConfig struct {
 	Resolver *Resolver
 	// Authenticate puts the viewer of a WebSocket into its context, by its connection_init payload.
 	Authenticate func(ctx context.Context, payload map[string]any) (context.Context, error)
-	// Admit counts an operation on a WebSocket against its viewer's rate limit.
+	// Admit counts what no request of its own was counted for against its viewer's rate limit: an operation on a WebSocket, and each
+	// `chat` field of an operation but the first. Nil admits everything.
 	Admit func(ctx context.Context) error
 	// Revoked says whether the credential of an open WebSocket or event stream has been revoked.
 	Revoked func(ctx context.Context) bool
@@ -31,10 +33,12 @@ type HandlerConfig struct {
 	CheckOrigin func(*http.Request) bool
 	// Introspection says whether a viewer may see the schema by introspection.
 	Introspection func(*store.Viewer) bool
-	// Sockets is how many WebSockets and event streams a credential may have open at a time; 100 if 0.
+	// Sockets is how many WebSockets and event streams a business may have open at a time; 2,000 if 0.
 	Sockets int
-	Limits  Limits
-	Log     *slog.Logger
+	// Subscriptions is how many of them a business may have at a time; 20,000 if 0.
+	Subscriptions int
+	Limits        Limits
+	Log           *slog.Logger
 }
 
 // Handler serves /graphql: queries and mutations over HTTP, everything over WebSocket and as server-sent events.
@@ -50,12 +54,15 @@ type Handler struct {
 // for ever.
 func NewHandler(cfg HandlerConfig) *Handler {
 	limits := cfg.Limits.orDefault()
-	quota := &transport.Quota{Max: cmp.Or(cfg.Sockets, 100), Of: func(ctx context.Context) string {
-		if v, err := store.ViewerOf(ctx); err == nil {
-			return v.Credential.ID
-		}
-		return ""
-	}}
+	quota := &transport.Quota{
+		Sockets: cmp.Or(cfg.Sockets, 2_000), Subscriptions: cmp.Or(cfg.Subscriptions, 20_000),
+		Of: func(ctx context.Context) (credential, business string) {
+			if v, err := store.ViewerOf(ctx); err == nil {
+				return v.Credential.ID, v.BusinessID
+			}
+			return "", ""
+		},
+	}
 	groups := &transport.Groups{Of: shared}
 	live := &transport.WebSocket{
 		Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit,
@@ -72,7 +79,7 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	mustHaveNoInterfaces(schema)
 	server := handler.New(executable)
 	server.AddTransport(checked{live, schema, limits.Tokens})
-	server.AddTransport(checked{transport.HTTP{Events: events}, schema, limits.Tokens})
+	server.AddTransport(checked{transport.HTTP{Events: events, Refusal: refusalStatus}, schema, limits.Tokens})
 	parsed := parsedDocuments()
 	server.SetQueryCache(parsed)
 	server.SetParserTokenLimit(limits.Tokens)
@@ -86,6 +93,9 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	server.Use(bounder{limits.Tokens, parsed})
 	server.Use(&limiter{limits: limits})
 	server.Use(oneLoad{})
+	if cfg.Admit != nil {
+		server.Use(charger{cfg.Admit})
+	}
 	h := &Handler{server: server, live: live, events: events, groups: groups}
 	live.Closed = func(_ context.Context, _ int, reason string) {
 		if reason == transport.ReasonSlow {
@@ -105,6 +115,20 @@ func orTryAgain(authenticate func(context.Context, map[string]any) (context.Cont
 		}
 		return ctx, err
 	}
+}
+
+// refusalStatus is the HTTP status of a request whose body ended with the refusal of its sender.
+func refusalStatus(err error) int {
+	var refusal *store.Error
+	switch {
+	case !errors.As(err, &refusal):
+		return 0
+	case refusal.Code == store.CodeUnauthenticated:
+		return http.StatusUnauthorized
+	case refusal.Code == store.CodeRateLimited:
+		return http.StatusTooManyRequests
+	}
+	return http.StatusServiceUnavailable
 }
 
 // ServeHTTP serves one request, or one WebSocket or event stream to its end.

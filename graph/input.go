@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/vektah/gqlparser/v2/ast"
 
@@ -17,6 +18,8 @@ import (
 const (
 	maxFaults = 1000 // of one operation: those of a list of 1 MiB would be 100 MiB
 	maxName   = 256  // bytes of what a client named, where an error repeats it
+	maxID     = 64   // characters of an id: ours have some 40
+	maxValues = 100  // of a list of an enum's: far more than any enum has
 )
 
 // custom reads the values of the scalars that the schema adds to GraphQL's own. They word their faults themselves. Whatever
@@ -80,6 +83,10 @@ func (c *checker) check(v any, t *ast.Type, loc []any) {
 // list checks each element. One value stands for the list of it, as GraphQL has it.
 func (c *checker) list(v any, t *ast.Type, loc []any) {
 	if elements, ok := elements(v); ok {
+		if def := c.schema.Types[t.Elem.Name()]; def != nil && def.Kind == ast.Enum && len(elements) > maxValues {
+			c.fault(store.TooLong(len(elements), maxValues), loc)
+			return
+		}
 		for i, e := range elements {
 			c.check(e, t.Elem, append(loc, i))
 		}
@@ -166,6 +173,8 @@ func (c *checker) scalar(v any, def *ast.Definition, loc []any) {
 		}
 		if strings.ContainsRune(text, 0) {
 			c.fault(store.ValueError("U+0000 is not allowed"), loc)
+		} else if utf8.RuneCountInString(text) > maxID {
+			c.fault(store.StringTooLong(maxID), loc)
 		}
 	case "Int":
 		if n, err := strconv.ParseInt(string(number), 10, 64); !isNumber || err != nil || n < math.MinInt32 || n > math.MaxInt32 {

@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"maps"
+	"strings"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/formatter"
 
 	"parley/graph/transport"
 	"parley/store"
@@ -29,7 +31,7 @@ func shared(ctx context.Context, op *graphql.OperationContext) (transport.Shared
 		variables = maps.Clone(variables)
 		delete(variables, after.Value.Raw)
 	}
-	key, err := json.Marshal([]any{v.BusinessID, v.Credential.Scope, op.OperationName, op.RawQuery, variables})
+	key, err := json.Marshal([]any{v.BusinessID, v.Credential.Scope, canonical(op), variables})
 	if err != nil {
 		return transport.Shared{}, false
 	}
@@ -40,6 +42,16 @@ func shared(ctx context.Context, op *graphql.OperationContext) (transport.Shared
 		// It outlives each member, and has an id of its own in the log.
 		Context: store.WithRequestID(store.WithViewer(context.Background(), anyone, nil), store.NewRequestID()),
 	}, true
+}
+
+// canonical is the text of what an operation asks for, without its name, its comments and its blanks.
+func canonical(op *graphql.OperationContext) string {
+	nameless := *op.Operation
+	nameless.Name = ""
+	var text strings.Builder
+	formatter.NewFormatter(&text, formatter.WithCompacted()).
+		FormatQueryDocument(&ast.QueryDocument{Operations: ast.OperationList{&nameless}, Fragments: op.Doc.Fragments})
+	return text.String()
 }
 
 // uses counts where an operation uses a variable.

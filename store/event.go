@@ -258,6 +258,16 @@ type EventFilter struct {
 	SessionID      *string
 }
 
+// Distinct is the same filter without doubles in its lists: they would be compared with every event.
+func (f *EventFilter) Distinct() *EventFilter {
+	if f == nil {
+		return nil
+	}
+	once := *f
+	once.Types, once.Channels = distinct(f.Types), distinct(f.Channels)
+	return &once
+}
+
 // Match says whether the filter selects e. It decides as the WHERE clause of Store.EventsAfter does.
 func (f *EventFilter) Match(e *Event) bool {
 	if f == nil {

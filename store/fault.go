@@ -53,11 +53,21 @@ func atLeast(least int) Faults {
 	}}
 }
 
-func tooLong(got, most int) Faults {
-	return Faults{{
+func tooLong(got, most int) Faults { return Faults{TooLong(got, most)} }
+
+// TooLong is the fault of a list with more items than it may have.
+func TooLong(got, most int) Fault {
+	return Fault{
 		Type: "too_long", Msg: fmt.Sprintf("List should have at most %d items after validation, not %d", most, got),
 		Ctx: map[string]any{"field_type": "List", "max_length": most, "actual_length": got},
-	}}
+	}
+}
+
+// StringTooLong is the fault of a text with more characters than it may have.
+func StringTooLong(most int) Fault {
+	return Fault{
+		Type: "string_too_long", Msg: fmt.Sprintf("String should have at most %d characters", most), Ctx: map[string]any{"max_length": most},
+	}
 }
 
 // text checks a text's length in characters, and that it has no U+0000, which no database keeps alike.
@@ -70,10 +80,7 @@ func text(s string, least, most int) Faults {
 			Ctx: map[string]any{"min_length": least},
 		})
 	case n > most:
-		f = append(f, Fault{
-			Type: "string_too_long", Msg: fmt.Sprintf("String should have at most %d characters", most),
-			Ctx: map[string]any{"max_length": most},
-		})
+		f = append(f, StringTooLong(most))
 	}
 	if strings.ContainsRune(s, 0) {
 		f = append(f, valueError("U+0000 is not allowed")...)

@@ -73,6 +73,7 @@ type EventPage struct {
 
 // Events reads a page of a business's feed, oldest first.
 func (s *Store) Events(ctx context.Context, business string, filter *EventFilter, page EventPage) (*EventConnection, error) {
+	filter = filter.Distinct()
 	var faults Faults
 	for _, n := range []struct {
 		name  string

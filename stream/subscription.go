@@ -31,7 +31,7 @@ func (h *Hub) Subscribe(ctx context.Context, business string, after *int64, filt
 	}
 	f.subs++
 	h.mu.Unlock()
-	s := &Subscription{hub: h, feed: f, filter: filter}
+	s := &Subscription{hub: h, feed: f, filter: filter.Distinct()}
 	// Whoever subscribes now is owed what is committed from now on, wherever the feed has got to in its reading.
 	extent, err := h.cfg.Store.Extent(ctx, business)
 	if err != nil {

@@ -36,6 +36,11 @@ type HTTP struct {
 	// credential; 0 leaves the choice to the draft. A response with data is always a 200.
 	StatusFor func(*graphql.Response) int
 
+	// Refusal, if set, tells an error of the request's body that refuses its sender, such as one of a shorter limit than MaxBody for
+	// strangers, from one of the connection: it gives the status of the answer, in which the schema's error presenter words the
+	// error. 0 is for all others.
+	Refusal func(err error) (status int)
+
 	// Events, if set, serves those who accept text/event-stream: subscriptions, and what else they want more as events than
 	// as JSON.
 	Events *SSE
@@ -121,14 +126,26 @@ func (t HTTP) Do(w http.ResponseWriter, r *http.Request, exec graphql.GraphExecu
 		}
 	}
 	if err != nil {
-		var shown *gqlerror.Error
-		shown, status = t.refuse(header, err)
-		resp = &graphql.Response{Errors: gqlerror.List{shown}}
+		if status = t.refusal(err); status != 0 {
+			resp = &graphql.Response{Errors: present(ctx, exec, err)}
+		} else {
+			var shown *gqlerror.Error
+			shown, status = t.refuse(header, err)
+			resp = &graphql.Response{Errors: gqlerror.List{shown}}
+		}
 	}
 	if status == 0 {
 		status = t.status(media, resp)
 	}
 	t.write(w, r.Header, media, status, resp)
+}
+
+// refusal is the status of an error that refuses whoever sent the request; else 0.
+func (t HTTP) refusal(err error) int {
+	if t.Refusal == nil {
+		return 0
+	}
+	return t.Refusal(err)
 }
 
 // refuse words an error of read or execute.
@@ -197,6 +214,8 @@ func (t HTTP) readBody(w http.ResponseWriter, r *http.Request) (object, error) {
 	case errors.As(err, &tooLarge):
 		return nil, reject(http.StatusRequestEntityTooLarge,
 			"the request is larger than "+strconv.FormatInt(limit, 10)+" bytes", "body")
+	case err != nil && t.refusal(err) != 0:
+		return nil, err
 	case err != nil:
 		return nil, malformed{valueError("the request ended early", "body")}
 	case len(body) == 0:

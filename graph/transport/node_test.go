@@ -193,13 +193,13 @@ func graphqlWSRefused(t *testing.T, dir string) {
 		}), '{name}');
 	`)
 	w := newWorld(t, &transport.WebSocket{
-		Authenticate: authenticate, Quota: &transport.Quota{Max: 1, Of: func(context.Context) string { return "one" }},
+		Authenticate: authenticate, Quota: &transport.Quota{Sockets: 1, Subscriptions: 10, Of: func(context.Context) (string, string) { return "a", "one" }},
 	}, transport.HTTP{})
 	says, script := runs(t, dir, "refused.js", "ws"+w.URL[len("http"):])
 	says("closed 4403 Forbidden", "closed 4403 Forbidden", "error 4403") // it tries again, by itself
 	says("closed 4403 Forbidden", "error 4403")                          // and not so as docs/live.md has it
 	says("first connected")
-	says("closed 1013 this credential has as many connections open as it may: close one first")
+	says("closed 1013 this business has as many connections open as it may: close one first")
 	says("second connected", `next {"data":{"name":"test"}}`)
 	if err := script.Wait(); err != nil {
 		t.Error(err)

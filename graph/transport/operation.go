@@ -113,12 +113,24 @@ func (s *socket) execute(ctx context.Context, op *operation, params *graphql.Raw
 	}
 	if !isStream(opCtx) {
 		brief()
+	} else {
+		leave, refused := s.keep(ctx, opCtx)
+		if refused != nil {
+			return errorMessage(op.id, gqlerror.List{refused})
+		}
+		defer leave()
 	}
 	to := &socketSink{s, op, messageHead(op.id, "next")}
 	if errs := (runner{s.exec, s.t.Groups}).run(graphql.WithOperationContext(ctx, opCtx), opCtx, &course{}, to); len(errs) > 0 {
 		return errorMessage(op.id, errs)
 	}
 	return completeMessage(op.id)
+}
+
+// keep charges a subscription for what it keeps, until leave is called.
+func (s *socket) keep(ctx context.Context, op *graphql.OperationContext) (leave func(), refused *gqlerror.Error) {
+	op.RawQuery = op.Operation.Position.Src.Input // one text for all who have asked with an equal one
+	return s.t.Quota.subscribe(ctx, &s.holds, op)
 }
 
 // accept has the executor take an operation.

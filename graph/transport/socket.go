@@ -31,6 +31,7 @@ type socket struct {
 	work   sync.WaitGroup // every goroutine of the socket but the reader
 
 	initialised chan struct{} // closed at connection_init
+	holds       account       // what its subscriptions keep; guarded by the Quota
 
 	mu         sync.Mutex      // guards what follows; taken before out.mu
 	viewer     context.Context // what operations run in, nil until the connection is acknowledged
@@ -112,7 +113,16 @@ func (s *socket) read() {
 	s.conn.SetCloseHandler(func(int, string) error { return nil }) // readEnded answers it
 	for {
 		s.out.extend(patience)
-		kind, data, err := s.conn.ReadMessage()
+		kind, message, err := s.conn.NextReader()
+		var data []byte
+		if err == nil {
+			limit := s.messageLimit()
+			if data, err = io.ReadAll(io.LimitReader(message, limit+1)); int64(len(data)) > limit {
+				s.close(closeTooBig, reasonMessageTooBig)
+				s.drain()
+				return
+			}
+		}
 		if err != nil {
 			s.readEnded(err)
 			return
@@ -125,6 +135,17 @@ func (s *socket) read() {
 			aside(func() { s.handle(data) })
 		}
 	}
+}
+
+// messageLimit is how large the message that now begins may be. Until the server knows who is there it may hold a credential, and a
+// client has nothing else to say.
+func (s *socket) messageLimit() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.viewer == nil {
+		return min(s.limits.message, strangersMessage)
+	}
+	return s.limits.message
 }
 
 // readEnded closes the socket for the reason that reading ended.
@@ -236,7 +257,7 @@ func (s *socket) authenticate(payload json.RawMessage) {
 	if viewer == nil {
 		viewer = s.ctx
 	}
-	end, ok := s.t.Quota.enter(viewer)
+	end, ok := s.t.Quota.connect(viewer)
 	if !ok {
 		s.close(closeTryAgainLater, reasonTooMany) // at 4429 clients would give up for good
 		return

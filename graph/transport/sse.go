@@ -35,7 +35,7 @@ type SSE struct {
 	// Groups lets equal subscriptions share one execution; nil: each runs by itself.
 	Groups *Groups
 
-	// Quota bounds the streams of a credential. Nil: no bound.
+	// Quota bounds the streams of a business, and what they keep. Nil: no bound.
 	Quota *Quota
 
 	// Log gets the panics of Recheck, those of resolvers being the executor's; slog.Default() if nil.
@@ -127,10 +127,10 @@ func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphEx
 			return false
 		}
 		defer t.leave()
-		if end, ok := t.Quota.enter(r.Context()); ok {
+		if end, no := t.keep(r.Context(), op); no == nil {
 			defer end()
 		} else {
-			refused = gqlerror.List{refusal(codeRateLimited, reasonTooMany)}
+			refused = gqlerror.List{no}
 		}
 	}
 	ctx, cancel := context.WithCancel(graphql.WithOperationContext(r.Context(), op))
@@ -200,6 +200,21 @@ func (t *SSE) serve(w http.ResponseWriter, r *http.Request, exec graphql.GraphEx
 		}
 	}
 	return true
+}
+
+// keep charges a subscription for its connection and for what it keeps, until leave is called.
+func (t *SSE) keep(ctx context.Context, op *graphql.OperationContext) (leave func(), refused *gqlerror.Error) {
+	end, ok := t.Quota.connect(ctx)
+	if !ok {
+		return nil, limitReached(reasonTooMany)
+	}
+	op.RawQuery = op.Operation.Position.Src.Input
+	let, refused := t.Quota.subscribe(ctx, new(account), op)
+	if refused != nil {
+		end()
+		return nil, refused
+	}
+	return func() { let(); end() }, nil
 }
 
 func isClosed(c <-chan struct{}) bool {

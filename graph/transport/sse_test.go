@@ -414,13 +414,13 @@ func TestSSEShutdownLetsTheServerStop(t *testing.T) {
 	}
 }
 
-func TestQuotaBoundsWhatACredentialHasOpen(t *testing.T) {
+func TestQuotaBoundsWhatABusinessHasOpen(t *testing.T) {
 	t.Parallel()
-	quota := &transport.Quota{Max: 2, Of: func(ctx context.Context) string {
+	quota := &transport.Quota{Sockets: 2, Subscriptions: 10, Of: func(ctx context.Context) (string, string) {
 		if tenant, ok := ctx.Value(tenantKey{}).(string); ok {
-			return tenant
+			return "a", tenant
 		}
-		return "one"
+		return "a", "one"
 	}}
 	w := newWorld(t, &transport.WebSocket{Authenticate: inTenant, Quota: quota}, transport.HTTP{Events: &transport.SSE{Quota: quota}})
 	first := w.member(t, "one")
@@ -429,9 +429,9 @@ func TestQuotaBoundsWhatACredentialHasOpen(t *testing.T) {
 	w.member(t, "two")
 	third := w.dial(t, "graphql-transport-ws")
 	third.send(`{"type":"connection_init","payload":{"tenant":"one"}}`)
-	third.expectClose(1013, "this credential has as many connections open as it may: close one first")
+	third.expectClose(1013, "this business has as many connections open as it may: close one first")
 	refused := w.post(t, `subscription{feed}`)
-	refused.expect(`event: next data: {"errors":[{"message":"this credential has as many connections open as it may: close one first","extensions":{"code":"RATE_LIMITED"}}]}`, `event: complete data:`)
+	refused.expect(`event: next data: {"errors":[{"message":"this business has as many connections open as it may: close one first","extensions":{"code":"BAD_USER_INPUT","reason":"limit_reached","validation":[{"loc":[],"msg":"this business has as many connections open as it may: close one first","type":"limit_reached"}]}}]}`, `event: complete data:`)
 	w.post(t, `{name}`).expect(`event: next data: {"data":{"name":"test"}}`)
 
 	_ = first.Close() // and another one fits

@@ -24,6 +24,9 @@ const (
 	// Clients say little: with a buffer of its own a socket does not keep the server's, which is larger.
 	readBuffer = 1 << 10
 
+	// strangersMessage is the largest message of a socket that is not acknowledged.
+	strangersMessage = 4 << 10
+
 	// endPatience is what a client has to take the last of a socket or an event stream when the server shuts down. A revoked
 	// credential's stream has it too: with the time until a recheck, that is less than the 5 s that are promised.
 	endPatience = time.Second
@@ -56,7 +59,8 @@ type WebSocket struct {
 	// Groups lets equal subscriptions share one execution; nil: each runs by itself.
 	Groups *Groups
 
-	// Quota bounds the sockets of a credential: one more is closed with 1013, as it may fit later. Nil: no bound.
+	// Quota bounds the sockets of a business and what their subscriptions keep: one more socket is closed with 1013, as it may fit
+	// later. Nil: no bound.
 	Quota *Quota
 
 	// Log gets the panics of Authenticate and Recheck, those of resolvers being the executor's; slog.Default() if nil.
@@ -66,7 +70,7 @@ type WebSocket struct {
 	KeepAlive     time.Duration // between pings; a peer that is silent for twice as long is gone; 15 s, below what proxies allow
 	WriteTimeout  time.Duration // for a peer to take anything of what is sent, and for its queue to have room; 10 s
 	QueueBytes    int64         // the most that waits for one peer; 1 MiB
-	MaxMessage    int64         // the largest message a client may send, else 1009; 1 MiB
+	MaxMessage    int64         // the largest message a client may send, else 1009; 1 MiB, and 4 KiB until it is acknowledged
 	MaxOperations int           // the most operations at a time on a socket, one more is answered with an error; 100
 
 	buffers sync.Pool // of *[]byte: what writers encode into
