@@ -35,11 +35,15 @@ func shared(ctx context.Context, op *graphql.OperationContext) (transport.Shared
 	}
 	sum := sha256.Sum256(key)
 	anyone := &store.Viewer{BusinessID: v.BusinessID, Credential: &store.Credential{Scope: v.Credential.Scope}}
-	return transport.Shared{
-		Key: string(sum[:]), Placed: field.Name == "events",
+	all := transport.Shared{
+		Key: string(sum[:]),
 		// It outlives each member, and has an id of its own in the log.
 		Context: store.WithRequestID(store.WithViewer(context.Background(), anyone, nil), store.NewRequestID()),
-	}, true
+	}
+	if field.Name == "events" {
+		all.Place = placeIn(v.BusinessID)
+	}
+	return all, true
 }
 
 // uses counts where an operation uses a variable.
