@@ -28,9 +28,10 @@ var mayImport = map[string][]string{
 	"parley/graphiql":           {},
 	"parley/graph":              {"parley/agent", "parley/graph/transport", "parley/store", "parley/stream"},
 	"parley/graph/transport":    {},
+	"parley/lru":                {},
 	"parley/rest":               {"parley/agent", "parley/store"},
 	"parley/store":              {"parley/alive"},
-	"parley/stream":             {"parley/store"},
+	"parley/stream":             {"parley/lru", "parley/store"},
 	"parley/webhook":            {"parley/egress", "parley/store", "parley/stream"},
 }
 

@@ -24,6 +24,7 @@ type Event struct {
 	Seq            int64     `bun:"seq"` // its number within the business: 1, 2, 3, … in commit order
 	Type           EventType `bun:"type"`
 	Channel        Channel   `bun:"channel"`
+	Direction      Direction `bun:"direction"`
 	AgentID        *string   `bun:"agent_id"`
 	ConversationID *string   `bun:"conversation_id"`
 	SessionID      *string   `bun:"session_id"`
@@ -90,7 +91,7 @@ type subject struct {
 // newEvent makes the event and its document; payload is the rest of `event.data`, by type (docs/events.md).
 func newEvent(business string, channel Channel, now Time, about subject, payload any) (*Event, error) {
 	e := &Event{
-		ID: newID("evt"), BusinessID: business, Type: about.Type, Channel: channel, Timestamp: now,
+		ID: newID("evt"), BusinessID: business, Type: about.Type, Channel: channel, Direction: about.Direction, Timestamp: now,
 		AgentID: about.AgentID, ConversationID: about.ConversationID, SessionID: about.SessionID,
 	}
 	head, err := encode(about)
@@ -136,7 +137,7 @@ func ParseEvent(doc []byte, seq int64) (*Event, error) {
 		return nil, fmt.Errorf("parse event %s: %w", b.Event.ID, err)
 	}
 	return &Event{
-		ID: b.Event.ID, BusinessID: b.BusinessID, Seq: seq, Type: about.Type, Channel: b.Event.Channel,
+		ID: b.Event.ID, BusinessID: b.BusinessID, Seq: seq, Type: about.Type, Channel: b.Event.Channel, Direction: about.Direction,
 		AgentID: about.AgentID, ConversationID: about.ConversationID, SessionID: about.SessionID,
 		Timestamp: Time(int64(b.Event.Timestamp*1e6 + 0.5)), Body: doc,
 	}, nil
@@ -208,28 +209,6 @@ func (f *EventFilter) Match(e *Event) bool {
 	return (len(f.Types) == 0 || slices.Contains(f.Types, e.Type)) &&
 		(len(f.Channels) == 0 || slices.Contains(f.Channels, e.Channel)) &&
 		same(f.AgentID, e.AgentID) && same(f.ConversationID, e.ConversationID) && same(f.SessionID, e.SessionID)
-}
-
-func (f *EventFilter) where(q *bun.SelectQuery) *bun.SelectQuery {
-	if f == nil {
-		return q
-	}
-	if len(f.Types) > 0 {
-		q = q.Where("event.type IN (?)", bun.List(f.Types))
-	}
-	if len(f.Channels) > 0 {
-		q = q.Where("event.channel IN (?)", bun.List(f.Channels))
-	}
-	if f.AgentID != nil {
-		q = q.Where("event.agent_id = ?", *f.AgentID)
-	}
-	if f.ConversationID != nil {
-		q = q.Where("event.conversation_id = ?", *f.ConversationID)
-	}
-	if f.SessionID != nil {
-		q = q.Where("event.session_id = ?", *f.SessionID)
-	}
-	return q
 }
 
 // numberEvents takes the businesses' next sequences for the transaction's events, which keep the order they were made in, and
@@ -334,80 +313,4 @@ func (s *Store) numberAtOnce(ctx context.Context, t *tx, businesses []string, of
 		err = sql.ErrNoRows
 	}
 	return endpoints, err
-}
-
-// EventsAfter reads up to limit events of a business after a number and up to another, oldest first.
-func (s *Store) EventsAfter(ctx context.Context, business string, after, upTo int64, filter *EventFilter, limit int) ([]*Event, error) {
-	var events []*Event
-	q := s.read.NewSelect().Model(&events).Where("event.business_id = ? AND event.seq > ? AND event.seq <= ?", business, after, upTo)
-	err := filter.where(q).Order("event.seq").Limit(int64(limit)).Scan(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read events of %s after %d: %w", business, after, err)
-	}
-	return events, nil
-}
-
-// EventsBefore reads up to limit events of a business with numbers below before and above after, newest first.
-func (s *Store) EventsBefore(ctx context.Context, business string, after, before int64, filter *EventFilter, limit int) ([]*Event, error) {
-	var events []*Event
-	q := s.read.NewSelect().Model(&events).Where("event.business_id = ? AND event.seq > ? AND event.seq < ?", business, after, before)
-	err := filter.where(q).Order("event.seq DESC").Limit(int64(limit)).Scan(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read events of %s before %d: %w", business, before, err)
-	}
-	return events, nil
-}
-
-// EventsByID reads events by their ids, in no order, those of tests too.
-func (s *Store) EventsByID(ctx context.Context, ids []string) (map[string]*Event, error) {
-	var events []*Event
-	if err := s.read.NewSelect().Model(&events).Where("event.id IN (?)", bun.List(ids)).Scan(ctx); err != nil {
-		return nil, fmt.Errorf("read %d events: %w", len(ids), err)
-	}
-	of := make(map[string]*Event, len(events))
-	for _, e := range events {
-		of[e.ID] = e
-	}
-	return of, s.testEvents(ctx, ids, of)
-}
-
-// Extent is what a business's feed holds: events with Pruned < seq <= Last.
-type Extent struct {
-	BusinessID string `bun:"id"`
-	Last       int64  `bun:"seq"`
-	Pruned     int64  `bun:"pruned_seq"`
-}
-
-// Extents reads the feeds' extents of some businesses.
-func (s *Store) Extents(ctx context.Context, businesses ...string) ([]Extent, error) {
-	var extents []Extent
-	if len(businesses) == 0 {
-		return nil, nil
-	}
-	err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses WHERE id IN (?)", bun.List(businesses)).Scan(ctx, &extents)
-	if err != nil {
-		return nil, fmt.Errorf("read the extents of %d feeds: %w", len(businesses), err)
-	}
-	return extents, nil
-}
-
-// Extent reads the extent of one business's feed.
-func (s *Store) Extent(ctx context.Context, business string) (Extent, error) {
-	extents, err := s.Extents(ctx, business)
-	if err != nil {
-		return Extent{}, err
-	}
-	if len(extents) == 0 {
-		return Extent{}, fmt.Errorf("read the extent of %s: no such business", business)
-	}
-	return extents[0], nil
-}
-
-// AllExtents reads the extents of every business's feed.
-func (s *Store) AllExtents(ctx context.Context) ([]Extent, error) {
-	var extents []Extent
-	if err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses").Scan(ctx, &extents); err != nil {
-		return nil, fmt.Errorf("read the extents of all feeds: %w", err)
-	}
-	return extents, nil
 }
