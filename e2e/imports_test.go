@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"parley/lru":                {},
 	"parley/rest":               {"parley/agent", "parley/store"},
 	"parley/store":              {"parley/alive"},
-	"parley/stream":             {"parley/store"},
+	"parley/stream":             {"parley/lru", "parley/store"},
 	"parley/webhook":            {"parley/egress", "parley/store", "parley/stream"},
 }
 

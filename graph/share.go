@@ -37,11 +37,15 @@ func shared(ctx context.Context, op *graphql.OperationContext) (transport.Shared
 	}
 	sum := sha256.Sum256(key)
 	anyone := &store.Viewer{BusinessID: v.BusinessID, Credential: &store.Credential{Scope: v.Credential.Scope}}
-	return transport.Shared{
-		Key: string(sum[:]), Placed: field.Name == "events",
+	all := transport.Shared{
+		Key: string(sum[:]),
 		// It outlives each member, and has an id of its own in the log.
 		Context: store.WithRequestID(store.WithViewer(context.Background(), anyone, nil), store.NewRequestID()),
-	}, true
+	}
+	if field.Name == "events" {
+		all.Place = placeIn(v.BusinessID)
+	}
+	return all, true
 }
 
 // canonical is the text of what an operation asks for, without its name, its comments and its blanks.

@@ -28,9 +28,7 @@ func (r *Resolver) followEvents(ctx context.Context, business string, filter *st
 	if until, bounded := transport.Until(ctx); bounded {
 		sub.EndAt(until)
 	}
-	place := func(seq int64) transport.Place {
-		return transport.Place{Cursor: store.Cursor{BusinessID: business, Seq: seq}.String(), Seq: seq}
-	}
+	place := placeIn(business)
 	transport.Began(ctx, place(sub.At()))
 	next := func(ctx context.Context) ([]*store.Event, error) {
 		events, err := sub.Next(ctx)
@@ -47,6 +45,13 @@ func (r *Resolver) followEvents(ctx context.Context, business string, filter *st
 		transport.Mark(ctx, transport.Place{Cursor: edge.Cursor, Seq: e.Seq})
 		return edge
 	}), nil
+}
+
+// placeIn is the place of a number in a business's feed.
+func placeIn(business string) func(seq int64) transport.Place {
+	return func(seq int64) transport.Place {
+		return transport.Place{Cursor: store.Cursor{BusinessID: business, Seq: seq}.String(), Seq: seq}
+	}
 }
 
 // followDeliveries is the subscription `deliveries`.

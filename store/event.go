@@ -24,6 +24,7 @@ type Event struct {
 	Seq            int64     `bun:"seq"` // its number within the business: 1, 2, 3, … in commit order
 	Type           EventType `bun:"type"`
 	Channel        Channel   `bun:"channel"`
+	Direction      Direction `bun:"direction"`
 	AgentID        *string   `bun:"agent_id"`
 	ConversationID *string   `bun:"conversation_id"`
 	SessionID      *string   `bun:"session_id"`
@@ -104,7 +105,11 @@ type subject struct {
 // newEvent makes the event and its document; payload is the rest of `event.data`, by type (docs/events.md).
 func newEvent(business string, channel Channel, now Time, about subject, payload any) (*Event, error) {
 	e := &Event{
+<<<<<<< HEAD
 		ID: NewID("evt"), BusinessID: business, Type: about.Type, Channel: channel, Timestamp: now,
+=======
+		ID: newID("evt"), BusinessID: business, Type: about.Type, Channel: channel, Direction: about.Direction, Timestamp: now,
+>>>>>>> w-feed
 		AgentID: about.AgentID, ConversationID: about.ConversationID, SessionID: about.SessionID,
 	}
 	head, err := encode(about)
@@ -150,7 +155,7 @@ func ParseEvent(doc []byte, seq int64) (*Event, error) {
 		return nil, fmt.Errorf("parse event %s: %w", b.Event.ID, err)
 	}
 	return &Event{
-		ID: b.Event.ID, BusinessID: b.BusinessID, Seq: seq, Type: about.Type, Channel: b.Event.Channel,
+		ID: b.Event.ID, BusinessID: b.BusinessID, Seq: seq, Type: about.Type, Channel: b.Event.Channel, Direction: about.Direction,
 		AgentID: about.AgentID, ConversationID: about.ConversationID, SessionID: about.SessionID,
 		Timestamp: Time(int64(b.Event.Timestamp*1e6 + 0.5)), Body: doc,
 	}, nil
@@ -279,6 +284,7 @@ func (f *EventFilter) Match(e *Event) bool {
 		same(f.AgentID, e.AgentID) && same(f.ConversationID, e.ConversationID) && same(f.SessionID, e.SessionID)
 }
 
+<<<<<<< HEAD
 func (f *EventFilter) where(q *bun.SelectQuery) *bun.SelectQuery {
 	if f == nil {
 		return q
@@ -306,6 +312,34 @@ type EventKind struct {
 	BusinessID string
 	AgentID    string // empty: of no agent
 	Type       EventType
+=======
+// numberEvents takes the businesses' next sequences for the transaction's events, which keep the order they were made in, and
+// returns the endpoints of these businesses. The businesses are locked in ascending order of id, until the commit: that is what
+// makes sequence order commit order.
+func (s *Store) numberEvents(ctx context.Context, t *tx) ([]*Endpoint, error) {
+	of := map[string][]*Event{}
+	for _, e := range t.events {
+		of[e.BusinessID] = append(of[e.BusinessID], e)
+	}
+	businesses := slices.Sorted(maps.Keys(of))
+	last := make(map[string]int64, len(of))
+	var endpoints []*Endpoint
+	var err error
+	if t.remote {
+		endpoints, err = s.numberAtOnce(ctx, t, businesses, of, last)
+	} else {
+		endpoints, err = s.numberEach(ctx, t, businesses, of, last)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("number the events of %d businesses: %w", len(of), err)
+	}
+	for _, b := range businesses {
+		for i, e := range of[b] {
+			e.Seq = last[b] - int64(len(of[b])-1-i)
+		}
+	}
+	return endpoints, nil
+>>>>>>> w-feed
 }
 
 func (k EventKind) compare(other EventKind) int {
@@ -320,6 +354,7 @@ func (e *Event) Kind() EventKind {
 	}
 	return k
 }
+<<<<<<< HEAD
 
 // EventsAfter reads up to limit events of a business after a number and up to another, oldest first.
 func (s *Store) EventsAfter(ctx context.Context, business string, after, upTo int64, filter *EventFilter, limit int) ([]*Event, error) {
@@ -417,3 +452,5 @@ func (s *Store) AllExtents(ctx context.Context) ([]Extent, error) {
 	}
 	return extents, nil
 }
+=======
+>>>>>>> w-feed

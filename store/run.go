@@ -187,6 +187,9 @@ func (s *Store) Runs(ctx context.Context, business string, filter RunFilter, pag
 	}
 	if filter.Status != nil {
 		q = q.Where("status = ?", *filter.Status)
+		if *filter.Status != RunStatusFinished {
+			q = q.Where("status <> 'finished'") // as its index says
+		}
 	}
 	q, err := page.keyset(q, "id", newestFirst)
 	if err != nil {

@@ -53,8 +53,7 @@ func (h *Hub) Subscribe(ctx context.Context, business string, after *int64, filt
 // At is the number of the last event that was looked at.
 func (s *Subscription) At() int64 { return s.at }
 
-// EndAt has Next end with io.EOF once every event up to the number seq has been looked at. Events after it may be returned
-// before.
+// EndAt has Next end with io.EOF once every event up to the number seq has been looked at. It returns none after it.
 func (s *Subscription) EndAt(seq int64) { s.end = &seq }
 
 // Next waits for the next events of the filter, and returns them in order; or none, when it has looked on for a while and found
@@ -73,11 +72,17 @@ func (s *Subscription) Next(ctx context.Context) (events []*store.Event, err err
 		events, last, changed := s.feed.after(s.at)
 		switch {
 		case len(events) > 0:
+			if s.end != nil && last > *s.end {
+				events, last = events[:*s.end-s.at], *s.end
+			}
 			s.at = last
 			if events = s.selected(events); len(events) > 0 {
 				return events, nil
 			}
 		case s.at < last:
+			if s.end != nil {
+				last = min(last, *s.end)
+			}
 			events, err := s.catchUp(ctx, last)
 			if err != nil || len(events) > 0 {
 				return events, err

@@ -21,15 +21,17 @@ const (
 // Shared says how an operation shares its execution with others.
 type Shared struct {
 	Key     string          // equal for those alone that have the same results, whoever asks
-	Placed  bool            // its stream has places: who missed something catches up by itself
 	Context context.Context // what the execution runs in: nothing in it is any one member's
+	// Place is the place of a number of its stream, where it has places: who missed something can catch up. Nil: it has none.
+	Place func(seq int64) Place
 }
 
 // Groups lets equal subscriptions share one execution: each result is made once, and its bytes go to every member.
 //
-// Where the stream has places a member first runs by itself, up to where the group is, and joins there: it gets nothing at or
-// below its place from the group, and everything after it. A member that cannot take a result at once leaves the group and
-// catches up by itself, at its own pace: it costs the others nothing. A group ends with its last member.
+// Where the stream has places a member first catches up to where the group is, and joins there: it gets nothing at or below its
+// place from the group, and everything after it. What members catch up by is made in pages, each once for all who want it at that
+// time; each takes them at its own pace. A member that cannot take a result at once leaves the group and catches up again: it
+// costs the others nothing. A group ends with its last member.
 type Groups struct {
 	// Of says whether an operation shares its execution, and with whom.
 	Of func(ctx context.Context, op *graphql.OperationContext) (Shared, bool)
@@ -38,6 +40,8 @@ type Groups struct {
 	// for a group is given to each of its members.
 	Made, Given atomic.Int64
 
+	paged atomic.Int64 // bytes of the groups' pages
+
 	mu     sync.Mutex // guards what follows
 	groups map[string]*group
 }
@@ -45,12 +49,16 @@ type Groups struct {
 // group is one execution and its members.
 type group struct {
 	all    *Groups
-	placed bool
+	exec   graphql.GraphExecutor
+	op     *graphql.OperationContext
+	place  func(seq int64) Place // nil: its stream has none
+	ctx    context.Context       // what all that it makes is made in
 	cancel context.CancelFunc
-	users  int           // operations that are in it, or are to be; guarded by Groups.mu
-	ready  chan struct{} // closed when its resolver has begun
-	ended  chan struct{} // closed when the execution has ended
-	errs   gqlerror.List // what it ended with; set before ended is closed
+	making sync.WaitGroup // of pages
+	users  int            // operations that are in it, or are to be; guarded by Groups.mu
+	ready  chan struct{}  // closed when its resolver has begun
+	ended  chan struct{}  // closed when the execution has ended
+	errs   gqlerror.List  // what it ended with; set before ended is closed
 
 	mu      sync.Mutex // guards what follows, and the members' fields; never held while waiting
 	members map[*member]struct{}
@@ -58,6 +66,10 @@ type group struct {
 	floor   int64 // memory holds all that was given out with a higher number
 	memory  []result
 	bytes   int
+	walkers int             // members that catch up
+	pages   map[int64]*page // by the number that they begin after
+	order   []int64         // of those that are made, oldest first
+	paged   int64           // their bytes
 }
 
 // result is what one item of a stream was made into.
@@ -91,21 +103,21 @@ func (t *Groups) enter(exec graphql.GraphExecutor, op *graphql.OperationContext,
 	if g == nil {
 		ctx, cancel := context.WithCancel(shared.Context)
 		begun := &group{
-			all: t, placed: shared.Placed, cancel: cancel, ready: make(chan struct{}), ended: make(chan struct{}), members: map[*member]struct{}{},
+			all: t, exec: exec, op: copyOf(op), place: shared.Place, ctx: ctx, cancel: cancel,
+			ready: make(chan struct{}), ended: make(chan struct{}), members: map[*member]struct{}{},
 		}
 		if t.groups == nil {
 			t.groups = map[string]*group{}
 		}
 		t.groups[shared.Key] = begun
-		own := copyOf(op)
 		g, begin = begun, func() {
 			defer close(begun.ended)
-			begun.errs = begun.run(ctx, exec, own)
+			begun.errs = begun.run()
 			t.forget(shared.Key, begun)
 		}
 	}
 	g.users++
-	if !g.placed {
+	if g.place == nil {
 		g.join(m)
 	}
 	if begin != nil {
@@ -134,6 +146,7 @@ func (t *Groups) leave(key string, g *group) {
 	if last {
 		g.cancel()
 		<-g.ended
+		g.making.Wait()
 	}
 }
 
@@ -147,7 +160,8 @@ func (t *Groups) forget(key string, g *group) {
 }
 
 // run is the execution.
-func (g *group) run(ctx context.Context, exec graphql.GraphExecutor, op *graphql.OperationContext) (errs gqlerror.List) {
+func (g *group) run() (errs gqlerror.List) {
+	exec, op := g.exec, copyOf(g.op)
 	begun := false
 	begin := func() {
 		if !begun {
@@ -156,7 +170,7 @@ func (g *group) run(ctx context.Context, exec graphql.GraphExecutor, op *graphql
 		}
 	}
 	c := &course{instead: true, passed: g.pass, began: func(at Place) { g.last, g.floor = at.Seq, at.Seq }} // nobody else is there before ready
-	ctx = withCourse(graphql.WithOperationContext(graphql.StartOperationTrace(ctx), op), c)
+	ctx := withCourse(graphql.WithOperationContext(graphql.StartOperationTrace(g.ctx), op), c)
 	defer begin()
 	defer func() {
 		if v := recover(); v != nil {
@@ -192,13 +206,13 @@ func (g *group) run(ctx context.Context, exec graphql.GraphExecutor, op *graphql
 func (g *group) give(r result) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.placed {
+	if g.place != nil {
 		g.remember(r)
 	}
 	given := int64(0)
 	for m := range g.members {
 		switch {
-		case g.placed && r.at.Seq <= m.at.Seq: // it has that
+		case g.place != nil && r.at.Seq <= m.at.Seq: // it has that
 		case g.hand(m, r):
 			given++
 		default:
@@ -244,7 +258,7 @@ func (g *group) hand(m *member, r result) bool {
 		m.at = r.at
 		return true
 	}
-	if g.placed || m.lagged+len(r.body)+frameOverhead > lagBytes {
+	if g.place != nil || m.lagged+len(r.body)+frameOverhead > lagBytes {
 		return false
 	}
 	m.lag, m.behind = append(m.lag, r), true
@@ -263,12 +277,19 @@ func (g *group) reached() int64 {
 	return g.last
 }
 
+// remembers says whether the group has all that comes after a place.
+func (g *group) remembers(at Place) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return at.Seq >= g.floor
+}
+
 // join makes m a member from its place on. It is false if the group does not remember all that comes after it, or m could
 // not take it.
 func (g *group) join(m *member) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.placed {
+	if g.place != nil {
 		if m.at.Seq < g.floor {
 			return false
 		}
@@ -312,7 +333,7 @@ func (r runner) together(ctx context.Context, op *graphql.OperationContext, c *c
 	m := newMember(to)
 	g := r.groups.enter(r.exec, op, shared, m)
 	defer r.groups.leave(shared.Key, g)
-	if !g.placed {
+	if g.place == nil {
 		errs, _ := g.stay(ctx, m)
 		return errs
 	}
@@ -321,22 +342,67 @@ func (r runner) together(ctx context.Context, op *graphql.OperationContext, c *c
 	case <-ctx.Done():
 		return cutOff()
 	}
+	// It begins by itself, and ends there: so it learns of its place, or why it has none.
+	if errs, over := r.reach(ctx, op, c, 0, m); over {
+		return errs
+	}
 	for {
-		c.bounded, c.until = true, g.reached()
-		var errs gqlerror.List
-		var reached *Place
-		aside(func() { errs, reached = r.alone(ctx, op, c, to) })
-		if reached == nil {
-			return errs
-		}
-		m.at = *reached
 		if g.join(m) {
 			if errs, over := g.stay(ctx, m); over {
 				return errs
 			}
+			m = &member{to: to, at: m.at, full: make(chan struct{}), wake: m.wake}
 		}
-		c = &course{instead: true, after: &m.at.Cursor}
-		m = newMember(to)
+		if errs, over := r.follow(ctx, op, g, m); over {
+			return errs
+		}
+	}
+}
+
+// reach runs the operation for one member alone, up to a number, and says whether it is over by that.
+func (r runner) reach(ctx context.Context, op *graphql.OperationContext, c *course, until int64, m *member) (errs gqlerror.List, over bool) {
+	c.bounded, c.until = true, until
+	var reached *Place
+	aside(func() { errs, reached = r.alone(ctx, op, c, m.to) })
+	if reached == nil {
+		return errs, true
+	}
+	m.at = *reached
+	return nil, false
+}
+
+// follow takes a member that is behind its group until it can join, or could a moment ago. It says whether the operation is over.
+func (r runner) follow(ctx context.Context, op *graphql.OperationContext, g *group, m *member) (errs gqlerror.List, over bool) {
+	g.walk(1)
+	defer g.walk(-1)
+	for {
+		p := g.since(ctx, m.at)
+		if p == nil {
+			return cutOff(), true
+		}
+		if p.failed {
+			if errs, over := r.reach(ctx, op, &course{instead: true, after: &m.at.Cursor}, g.reached(), m); over {
+				return errs, true
+			}
+			continue
+		}
+		for _, result := range p.results {
+			if result.at.Seq <= m.at.Seq { // it has that
+				continue
+			}
+			if m.to.next(ctx, result.body, result.at) != nil {
+				return cutOff(), true
+			}
+			r.groups.Given.Add(1)
+			m.at = result.at
+		}
+		if p.at.Seq > m.at.Seq {
+			m.at = p.at
+			m.to.passed(p.at)
+		}
+		if g.remembers(m.at) {
+			return nil, false
+		}
 	}
 }
 
@@ -350,7 +416,7 @@ func (g *group) stay(ctx context.Context, m *member) (errs gqlerror.List, over b
 		case <-g.ended:
 			return g.errs, true
 		case <-m.full:
-			if g.placed {
+			if g.place != nil {
 				return nil, false
 			}
 			m.to.slow()

@@ -23,9 +23,11 @@ func inTenant(ctx context.Context, payload map[string]any) (context.Context, err
 func grouping() *transport.Groups {
 	return &transport.Groups{Of: func(ctx context.Context, op *graphql.OperationContext) (transport.Shared, bool) {
 		query, _, _ := strings.Cut(op.RawQuery, "(")
-		return transport.Shared{
-			Key: fmt.Sprint(ctx.Value(tenantKey{}), strings.Trim(query, "{}")), Placed: strings.Contains(query, "numbers"), Context: context.Background(),
-		}, true
+		shared := transport.Shared{Key: fmt.Sprint(ctx.Value(tenantKey{}), strings.Trim(query, "{}")), Context: context.Background()}
+		if strings.Contains(query, "numbers") {
+			shared.Place = numberPlace
+		}
+		return shared, true
 	}}
 }
 
@@ -88,6 +90,57 @@ func TestGroupsExecuteOnceForAll(t *testing.T) {
 	if made := w.log.made.Load() - before; made != 200 {
 		t.Errorf("100 events of 2 groups were executed %d times", made)
 	}
+}
+
+// TestGroupsMakeWhatWasMissedOnce lets many members resume at once, from places of their own: each gets what it missed, and it was
+// not made for each.
+func TestGroupsMakeWhatWasMissedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, &transport.WebSocket{Groups: grouping()}, transport.HTTP{Events: &transport.SSE{Groups: grouping()}})
+	const missed, viewers = 1000, 40
+	w.log.gate = make(chan struct{})
+	for range missed {
+		w.log.add()
+	}
+	var members []*client
+	for i := range viewers {
+		c := w.connect(t)
+		c.subscribe("x", fmt.Sprintf(`subscription{numbers(after:"c%d")}`, i))
+		members = append(members, c)
+	}
+	for w.log.begun.Load() <= viewers { // each of them, and the group
+		time.Sleep(time.Millisecond)
+	}
+	close(w.log.gate)
+	for i, c := range members {
+		for n := i + 1; n <= missed; n++ {
+			c.expect(numberMessage("x", int64(n)))
+		}
+	}
+	if made := w.log.made.Load(); made > viewers*missed/8 {
+		t.Errorf("%d results were made of %d numbers for %d members", made, missed, viewers)
+	}
+	w.log.add()
+	for _, c := range members {
+		c.expect(numberMessage("x", missed+1))
+	}
+}
+
+// TestGroupsServeWhatIsKept has a member resume where retention has removed the beginning of its page.
+func TestGroupsServeWhatIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, &transport.WebSocket{Groups: grouping()}, transport.HTTP{})
+	for range 300 {
+		w.log.add()
+	}
+	w.log.pruned = 70
+	c := w.connect(t)
+	c.subscribe("x", `subscription{numbers(after:"c70")}`)
+	for n := int64(71); n <= 300; n++ {
+		c.expect(numberMessage("x", n))
+	}
+	c.subscribe("y", `subscription{numbers(after:"c69")}`)
+	c.expect(`{"id":"y","type":"error","payload":[{"message":"expired","extensions":{"code":"CURSOR_EXPIRED"}}]}`)
 }
 
 func TestGroupsAreJoinedWithoutAGapOrADouble(t *testing.T) {

@@ -75,8 +75,11 @@ type numbers struct {
 	mu      sync.Mutex
 	last    int64
 	changed chan struct{}
-	made    atomic.Int64 // results that executions made of them
-	pad     string       // is in each
+	made    atomic.Int64  // results that executions made of them
+	pad     string        // is in each
+	pruned  int64         // those up to it are no more
+	begun   atomic.Int64  // executions
+	gate    chan struct{} // nil, or closed when executions may go on
 }
 
 func (n *numbers) add() {
@@ -105,7 +108,11 @@ func (n *numbers) follow(ctx context.Context, after *string, above int64) graphq
 			return graphql.OneShot(&graphql.Response{Errors: gqlerror.List{{Message: "no cursor", Extensions: map[string]any{"code": "BAD_USER_INPUT"}}}})
 		}
 	}
+	if at < n.pruned {
+		return graphql.OneShot(&graphql.Response{Errors: gqlerror.List{{Message: "expired", Extensions: map[string]any{"code": "CURSOR_EXPIRED"}}}})
+	}
 	transport.Began(ctx, numberPlace(at))
+	n.begun.Add(1)
 	return func(ctx context.Context) *graphql.Response {
 		for {
 			if until, bounded := transport.Until(ctx); bounded && at >= until {
@@ -117,6 +124,9 @@ func (n *numbers) follow(ctx context.Context, after *string, above int64) graphq
 				if at++; at <= above {
 					transport.Passed(ctx, numberPlace(at))
 					continue
+				}
+				if n.gate != nil {
+					<-n.gate
 				}
 				transport.Mark(ctx, numberPlace(at))
 				n.made.Add(1)
