@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
@@ -105,11 +104,7 @@ type subject struct {
 // newEvent makes the event and its document; payload is the rest of `event.data`, by type (docs/events.md).
 func newEvent(business string, channel Channel, now Time, about subject, payload any) (*Event, error) {
 	e := &Event{
-<<<<<<< HEAD
-		ID: NewID("evt"), BusinessID: business, Type: about.Type, Channel: channel, Timestamp: now,
-=======
-		ID: newID("evt"), BusinessID: business, Type: about.Type, Channel: channel, Direction: about.Direction, Timestamp: now,
->>>>>>> w-feed
+		ID: NewID("evt"), BusinessID: business, Type: about.Type, Channel: channel, Direction: about.Direction, Timestamp: now,
 		AgentID: about.AgentID, ConversationID: about.ConversationID, SessionID: about.SessionID,
 	}
 	head, err := encode(about)
@@ -209,11 +204,6 @@ func (e *Event) RunID() (*string, error) {
 	return detail(e, func(d *Details) *string { return d.RunID })
 }
 
-// Direction is who did it.
-func (e *Event) Direction() (Direction, error) {
-	return detail(e, func(d *Details) Direction { return d.Direction })
-}
-
 // LeadID is the lead, if there was one before.
 func (e *Event) LeadID() (*string, error) {
 	return detail(e, func(d *Details) *string { return d.LeadID })
@@ -269,7 +259,7 @@ func (f *EventFilter) Distinct() *EventFilter {
 		return nil
 	}
 	once := *f
-	once.Types, once.Channels = distinct(f.Types), distinct(f.Channels)
+	once.Types, once.Channels = Distinct(f.Types), Distinct(f.Channels)
 	return &once
 }
 
@@ -284,62 +274,11 @@ func (f *EventFilter) Match(e *Event) bool {
 		same(f.AgentID, e.AgentID) && same(f.ConversationID, e.ConversationID) && same(f.SessionID, e.SessionID)
 }
 
-<<<<<<< HEAD
-func (f *EventFilter) where(q *bun.SelectQuery) *bun.SelectQuery {
-	if f == nil {
-		return q
-	}
-	if len(f.Types) > 0 {
-		q = q.Where("event.type IN (?)", bun.List(f.Types))
-	}
-	if len(f.Channels) > 0 {
-		q = q.Where("event.channel IN (?)", bun.List(f.Channels))
-	}
-	if f.AgentID != nil {
-		q = q.Where("event.agent_id = ?", *f.AgentID)
-	}
-	if f.ConversationID != nil {
-		q = q.Where("event.conversation_id = ?", *f.ConversationID)
-	}
-	if f.SessionID != nil {
-		q = q.Where("event.session_id = ?", *f.SessionID)
-	}
-	return q
-}
-
 // EventKind is what tells which endpoints an event is for.
 type EventKind struct {
 	BusinessID string
 	AgentID    string // empty: of no agent
 	Type       EventType
-=======
-// numberEvents takes the businesses' next sequences for the transaction's events, which keep the order they were made in, and
-// returns the endpoints of these businesses. The businesses are locked in ascending order of id, until the commit: that is what
-// makes sequence order commit order.
-func (s *Store) numberEvents(ctx context.Context, t *tx) ([]*Endpoint, error) {
-	of := map[string][]*Event{}
-	for _, e := range t.events {
-		of[e.BusinessID] = append(of[e.BusinessID], e)
-	}
-	businesses := slices.Sorted(maps.Keys(of))
-	last := make(map[string]int64, len(of))
-	var endpoints []*Endpoint
-	var err error
-	if t.remote {
-		endpoints, err = s.numberAtOnce(ctx, t, businesses, of, last)
-	} else {
-		endpoints, err = s.numberEach(ctx, t, businesses, of, last)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("number the events of %d businesses: %w", len(of), err)
-	}
-	for _, b := range businesses {
-		for i, e := range of[b] {
-			e.Seq = last[b] - int64(len(of[b])-1-i)
-		}
-	}
-	return endpoints, nil
->>>>>>> w-feed
 }
 
 func (k EventKind) compare(other EventKind) int {
@@ -354,103 +293,14 @@ func (e *Event) Kind() EventKind {
 	}
 	return k
 }
-<<<<<<< HEAD
 
-// EventsAfter reads up to limit events of a business after a number and up to another, oldest first.
-func (s *Store) EventsAfter(ctx context.Context, business string, after, upTo int64, filter *EventFilter, limit int) ([]*Event, error) {
-	var events []*Event
-	q := s.read.NewSelect().Model(&events).Where("event.business_id = ? AND event.seq > ? AND event.seq <= ?", business, after, upTo)
-	err := filter.where(q).Order("event.seq").Limit(int64(limit)).Scan(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read events of %s after %d: %w", business, after, err)
-	}
-	return events, nil
-}
-
-// EventsBefore reads up to limit events of a business with numbers below before and above after, newest first.
-func (s *Store) EventsBefore(ctx context.Context, business string, after, before int64, filter *EventFilter, limit int) ([]*Event, error) {
-	var events []*Event
-	q := s.read.NewSelect().Model(&events).Where("event.business_id = ? AND event.seq > ? AND event.seq < ?", business, after, before)
-	err := filter.where(q).Order("event.seq DESC").Limit(int64(limit)).Scan(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read events of %s before %d: %w", business, before, err)
-	}
-	return events, nil
-}
-
-// EventsByID reads events by their ids, in no order, those of tests too.
-func (s *Store) EventsByID(ctx context.Context, ids []string) (map[string]*Event, error) {
-	var events []*Event
-	if err := s.read.NewSelect().Model(&events).Where("event.id IN (?)", bun.List(ids)).Scan(ctx); err != nil {
-		return nil, fmt.Errorf("read %d events: %w", len(ids), err)
-	}
-	of := make(map[string]*Event, len(events))
-	for _, e := range events {
-		of[e.ID] = e
-	}
-	return of, s.testEvents(ctx, ids, of)
-}
-
-// testEvents reads events of tests by their ids, into of. They are kept beside the feed, of which they are no part.
-func (s *Store) testEvents(ctx context.Context, ids []string, of map[string]*Event) error {
-	var missing []string
-	for _, id := range ids {
-		if of[id] == nil {
-			missing = append(missing, id)
+// Distinct is a list without its doubles, in its order.
+func Distinct[T comparable](list []T) []T {
+	out := make([]T, 0, len(list))
+	for _, x := range list {
+		if !slices.Contains(out, x) {
+			out = append(out, x)
 		}
 	}
-	if len(missing) == 0 {
-		return nil
-	}
-	var events []*Event
-	if err := s.read.NewSelect().Model(&events).ModelTableExpr("test_events AS event").Where("event.id IN (?)", bun.List(missing)).Scan(ctx); err != nil {
-		return fmt.Errorf("read %d events of tests: %w", len(missing), err)
-	}
-	for _, e := range events {
-		of[e.ID] = e
-	}
-	return nil
+	return out
 }
-
-// Extent is what a business's feed holds: events with Pruned < seq <= Last.
-type Extent struct {
-	BusinessID string `bun:"id"`
-	Last       int64  `bun:"seq"`
-	Pruned     int64  `bun:"pruned_seq"`
-}
-
-// Extents reads the feeds' extents of some businesses.
-func (s *Store) Extents(ctx context.Context, businesses ...string) ([]Extent, error) {
-	var extents []Extent
-	if len(businesses) == 0 {
-		return nil, nil
-	}
-	err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses WHERE id IN (?)", bun.List(businesses)).Scan(ctx, &extents)
-	if err != nil {
-		return nil, fmt.Errorf("read the extents of %d feeds: %w", len(businesses), err)
-	}
-	return extents, nil
-}
-
-// Extent reads the extent of one business's feed.
-func (s *Store) Extent(ctx context.Context, business string) (Extent, error) {
-	extents, err := s.Extents(ctx, business)
-	if err != nil {
-		return Extent{}, err
-	}
-	if len(extents) == 0 {
-		return Extent{}, fmt.Errorf("read the extent of %s: no such business", business)
-	}
-	return extents[0], nil
-}
-
-// AllExtents reads the extents of every business's feed.
-func (s *Store) AllExtents(ctx context.Context) ([]Extent, error) {
-	var extents []Extent
-	if err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses").Scan(ctx, &extents); err != nil {
-		return nil, fmt.Errorf("read the extents of all feeds: %w", err)
-	}
-	return extents, nil
-}
-=======
->>>>>>> w-feed

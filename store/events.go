@@ -219,3 +219,24 @@ func (s *Store) AllExtents(ctx context.Context) ([]Extent, error) {
 	}
 	return extents, nil
 }
+
+// testEvents reads events of tests by their ids, into of. They are kept beside the feed, of which they are no part.
+func (s *Store) testEvents(ctx context.Context, ids []string, of map[string]*Event) error {
+	var missing []string
+	for _, id := range ids {
+		if of[id] == nil {
+			missing = append(missing, id)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	var events []*Event
+	if err := s.read.NewSelect().Model(&events).ModelTableExpr("test_events AS event").Where("event.id IN (?)", bun.List(missing)).Scan(ctx); err != nil {
+		return fmt.Errorf("read %d events of tests: %w", len(missing), err)
+	}
+	for _, e := range events {
+		of[e.ID] = e
+	}
+	return nil
+}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/uptrace/bun"
 
@@ -103,22 +102,12 @@ func (h *Hooks) CreateEndpoint(_ context.Context, v *store.Viewer, in EndpointIn
 
 func (h *Hooks) newEndpoint(business, url string, events []store.EventType) (*Endpoint, string, error) {
 	endpoint := &Endpoint{
-		ID: store.NewID("whe"), BusinessID: business, URL: url, Events: distinct(events), Status: store.Enabled, Shard: ShardOf(business),
+		ID: store.NewID("whe"), BusinessID: business, URL: url, Events: store.Distinct(events), Status: store.Enabled, Shard: ShardOf(business),
 	}
 	secret := h.cfg.NewSecret()
 	var err error
 	endpoint.Secrets, err = h.sealSecrets(endpoint.ID, []signingSecret{{Secret: secret}})
 	return endpoint, secret, err
-}
-
-func distinct[T comparable](list []T) []T {
-	out := make([]T, 0, len(list))
-	for _, x := range list {
-		if !slices.Contains(out, x) {
-			out = append(out, x)
-		}
-	}
-	return out
 }
 
 // lockEndpoints lets one transaction at a time count a business's endpoints, where it is going to: on PostgreSQL by a lock of
@@ -193,7 +182,7 @@ func (h *Hooks) updateEndpoint(ctx context.Context, t *store.Tx, business, id st
 		endpoint.URL, endpoint.FailingSince = *in.URL, nil
 	}
 	if in.Events != nil {
-		endpoint.Events = distinct(in.Events)
+		endpoint.Events = store.Distinct(in.Events)
 	}
 	if in.Status != nil && *in.Status != endpoint.Status {
 		if *in.Status == store.Enabled {

@@ -188,7 +188,7 @@ func (h *Hooks) DeliveriesOf(ctx context.Context, business string, endpoints []s
 		return nil, err
 	}
 	rows := make(map[string][]*Delivery, len(endpoints))
-	for some := range slices.Chunk(distinct(endpoints), 50) {
+	for some := range slices.Chunk(store.Distinct(endpoints), 50) {
 		var pages []*bun.SelectQuery
 		for _, id := range some {
 			q := h.shown().Where("d.business_id = ? AND d.endpoint_id = ?", business, id)
@@ -225,7 +225,7 @@ const attemptColumns = "started_at, duration_ms, status_code, error, dns_ms, con
 // AttemptsOf reads the attempts of some deliveries, in their order, by the deliveries' keys.
 func (h *Hooks) AttemptsOf(ctx context.Context, keys []string) (map[string][]*Attempt, error) {
 	of := make(map[string][]*Attempt, len(keys))
-	for some := range slices.Chunk(distinct(keys), 100) {
+	for some := range slices.Chunk(store.Distinct(keys), 100) {
 		var pages []*bun.SelectQuery
 		for _, key := range some {
 			at, ok := readKey(key)
@@ -257,7 +257,7 @@ func (h *Hooks) AttemptsOf(ctx context.Context, keys []string) (map[string][]*At
 // change first.
 func (h *Hooks) DeliveriesRung(ctx context.Context, business string, ids []string, seqs []int64) ([]*Delivery, error) {
 	var pages []*bun.SelectQuery
-	for _, id := range distinct(ids) {
+	for _, id := range store.Distinct(ids) {
 		if event, endpoint, ok := readID(id); ok {
 			pages = append(pages, h.shown().Where("d.business_id = ? AND d.endpoint_id = ? AND d.event_id = ?", business, endpoint, event).
 				Where("d.seq = COALESCE((SELECT seq FROM events WHERE id = ?), (SELECT seq FROM test_events WHERE id = ?))", event, event))

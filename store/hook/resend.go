@@ -107,9 +107,9 @@ func (h *Hooks) SendTest(_ context.Context, v *store.Viewer, endpoint string, ki
 				EndpointID: p.ID, Seq: seq, EventID: e.ID, BusinessID: v.BusinessID, Shard: ShardOf(v.BusinessID), Type: kind, Lane: e.ID,
 				Status: store.Pending, Due: &t.Now, Epoch: p.Epoch, Trigger: store.TriggerTest, CreatedAt: t.Now, UpdatedAt: t.Now,
 			}
-			t.Exec(`INSERT INTO test_events (id, business_id, seq, type, channel, agent_id, conversation_id, session_id, timestamp, body)
-				VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-				e.ID, e.BusinessID, seq, string(e.Type), string(e.Channel), e.AgentID, e.ConversationID, e.SessionID, int64(e.Timestamp), string(e.Body))
+			t.Exec(`INSERT INTO test_events (id, business_id, seq, type, channel, agent_id, conversation_id, session_id, timestamp, direction, body)
+				VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+				e.ID, e.BusinessID, seq, string(e.Type), string(e.Channel), e.AgentID, e.ConversationID, e.SessionID, int64(e.Timestamp), string(e.Direction), string(e.Body))
 			t.Exec(`INSERT INTO deliveries (endpoint_id, seq, event_id, business_id, shard, type, lane, status, due, epoch, trigger_name, created_at, updated_at)
 				VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $9, $9)`,
 				made.EndpointID, seq, made.EventID, made.BusinessID, int64(made.Shard), string(kind), made.Lane, string(made.Status), int64(t.Now), p.Epoch,

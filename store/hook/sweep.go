@@ -140,7 +140,7 @@ func (h *Hooks) Prune(ctx context.Context, t *store.Tx, business string, upTo in
 		query string
 		args  []any
 	}{
-		{"DELETE FROM attempts WHERE endpoint_id IN (?) AND seq <= ?", []any{bun.List(distinct(endpoints)), upTo}},
+		{"DELETE FROM attempts WHERE endpoint_id IN (?) AND seq <= ?", []any{bun.List(store.Distinct(endpoints)), upTo}},
 		{"DELETE FROM deliveries WHERE business_id = ? AND seq <= ?", []any{business, upTo}},
 		{"DELETE FROM test_events WHERE id IN (?)", []any{bun.List(append(tests, ""))}},
 	} {
