@@ -39,7 +39,7 @@ type place struct {
 
 // arrive is for a turn that has come. It takes a place only if it has to wait.
 func (l *line) arrive(agent *store.Agent, session string) *place {
-	if !l.store.Shared() {
+	if !l.store.Remote() {
 		return nil
 	}
 	return &place{line: l, t: &store.Ticket{SessionID: session, BusinessID: agent.BusinessID, AgentID: agent.ID}}

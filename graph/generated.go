@@ -7132,7 +7132,7 @@ func (ec *executionContext) _Event_direction(ctx context.Context, field graphql.
 			return ec.fieldContext_Event_direction(ctx, field)
 		},
 		func(ctx context.Context) (any, error) {
-			return obj.Direction()
+			return obj.Direction, nil
 		},
 		nil,
 		func(ctx context.Context, selections ast.SelectionSet, v store.Direction) graphql.Marshaler {
@@ -7143,7 +7143,7 @@ func (ec *executionContext) _Event_direction(ctx context.Context, field graphql.
 	)
 }
 func (ec *executionContext) fieldContext_Event_direction(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
-	return graphql.NewScalarFieldContext("Event", field, true, false, errors.New("field of type Direction does not have child fields"))
+	return graphql.NewScalarFieldContext("Event", field, false, false, errors.New("field of type Direction does not have child fields"))
 }
 
 func (ec *executionContext) _Event_timestamp(ctx context.Context, field graphql.CollectedField, obj *store.Event) (ret graphql.Marshaler) {
