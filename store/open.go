@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -84,8 +83,7 @@ type Store struct {
 
 	authenticate, agentVersion *sql.Stmt // what every request reads
 
-	statementsMu sync.Mutex // guards statements
-	statements   map[string]*sql.Stmt
+	prepared statements
 
 	agents agentCache
 	clock  atomic.Pointer[reading] // of the database; nil for SQLite
@@ -115,7 +113,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.CheckSchema == nil {
 		cfg.CheckSchema = func(JSONObject) Faults { return nil }
 	}
-	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }, statements: map[string]*sql.Stmt{}}
+	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }, prepared: statements{of: map[string]*sql.Stmt{}}}
 	var err error
 	switch {
 	case IsPostgres(cfg.URL):

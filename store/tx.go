@@ -10,6 +10,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -113,6 +114,9 @@ func (t *Tx) ExecCount(text string, args []any, done func(changed int64)) {
 func (p *pool) begin(ctx context.Context, s *Store) (*Tx, error) {
 	t := &Tx{s: s, remote: s.remote(), began: time.Now(), rows: map[*table][]any{}, kinds: map[EventKind]bool{}}
 	if !t.remote {
+		if err := s.prepared.prepare(ctx, p.DB.DB); err != nil {
+			return nil, err
+		}
 		tx, err := p.BeginTx(ctx, nil)
 		if err != nil {
 			return nil, err
@@ -181,11 +185,10 @@ func sendBatch(ctx context.Context, conn *pgx.Conn, queue []*query) error {
 }
 
 func (t *Tx) runLocal(ctx context.Context, q *query) error {
-	stmt, err := t.s.prepared(ctx, q.text)
+	stmt, err := t.s.prepared.in(ctx, t, q.text)
 	if err != nil {
 		return err
 	}
-	stmt = t.local.StmtContext(ctx, stmt)
 	defer func() { _ = stmt.Close() }()
 	if q.row == nil {
 		res, err := stmt.ExecContext(ctx, q.args...)
@@ -209,18 +212,40 @@ func (t *Tx) runLocal(ctx context.Context, q *query) error {
 	return rows.Err()
 }
 
-// prepared is a statement prepared once for the writing connection of SQLite. The batcher alone asks.
-func (s *Store) prepared(ctx context.Context, text string) (*sql.Stmt, error) {
-	s.statementsMu.Lock()
-	defer s.statementsMu.Unlock()
-	if stmt := s.statements[text]; stmt != nil {
-		return stmt, nil
+// statements are those prepared on the writing connection of SQLite. It is the only one, and taken while a transaction runs:
+// so a statement that is new then is prepared for good before the next one.
+type statements struct {
+	mu    sync.Mutex // guards what follows
+	of    map[string]*sql.Stmt
+	wants []string
+}
+
+// in is the statement in a transaction.
+func (p *statements) in(ctx context.Context, t *Tx, text string) (*sql.Stmt, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if stmt := p.of[text]; stmt != nil {
+		return t.local.Tx.StmtContext(ctx, stmt), nil
 	}
-	stmt, err := s.db.DB.PrepareContext(ctx, text) //nolint:sqlclosecheck // it lives as long as its DB
-	if err == nil {
-		s.statements[text] = stmt
+	if !slices.Contains(p.wants, text) {
+		p.wants = append(p.wants, text)
 	}
-	return stmt, err
+	return t.local.Tx.PrepareContext(ctx, text)
+}
+
+// prepare prepares what the last transactions wanted.
+func (p *statements) prepare(ctx context.Context, db *sql.DB) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, text := range p.wants {
+		stmt, err := db.PrepareContext(ctx, text) //nolint:sqlclosecheck // it lives as long as its DB
+		if err != nil {
+			return err
+		}
+		p.of[text] = stmt
+	}
+	p.wants = nil
+	return nil
 }
 
 // commit inserts the rows that were added, runs what else is queued, and commits: on PostgreSQL in one round trip.
