@@ -117,12 +117,12 @@ const overSQL = `COALESCE((SELECT e.deleted_at IS NOT NULL OR e.epoch > d.epoch 
 // What an outcome does to its row. $1 to $7 are what it is found by, and the rest what it becomes. The first attempt stands
 // in the row.
 const (
-	settleSQL = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status ELSE $7 END, due = NULL, attempts = $8, updated_at = $9`
-	retrySQL  = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status WHEN ` + overSQL + ` THEN 'failed' ELSE $7 END,
-		due = CASE WHEN ` + overSQL + ` THEN NULL ELSE CAST($10 AS BIGINT) END, attempts = $8, updated_at = $9`
-	firstSQL = `, started_at = $11, duration_ms = $12, status_code = $13, error = $14, dns_ms = $15, connect_ms = $16, tls_ms = $17, first_byte_ms = $18,
-		remote_address = $19, next_attempt_at = $10, response_body = $20`
-	whereSQL = ` WHERE endpoint_id = $1 AND seq = $2 AND event_id = $3 AND generation = $4 AND due IS NOT NULL
+	settleSQL = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status ELSE $8 END, due = NULL, attempts = $9, updated_at = $10`
+	retrySQL  = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status WHEN ` + overSQL + ` THEN 'failed' ELSE $8 END,
+		due = CASE WHEN ` + overSQL + ` THEN NULL ELSE CAST($11 AS BIGINT) END, attempts = $9, updated_at = $10`
+	firstSQL = `, next_attempt_at = $11, started_at = $12, duration_ms = $13, status_code = $14, error = $15, dns_ms = $16, connect_ms = $17, tls_ms = $18,
+		first_byte_ms = $19, remote_address = $20, response_body = $21`
+	whereSQL = ` WHERE endpoint_id = $1 AND seq = $2 AND event_id = $3 AND generation = $4 AND attempts = $7 AND due IS NOT NULL
 		AND EXISTS (SELECT 1 FROM shards WHERE shards.shard = $5 AND token = $6)`
 )
 
@@ -138,7 +138,7 @@ func (o *Outcome) update(now store.Time) (text string, args []any) {
 		attempts = o.Attempt.Number
 	}
 	args = []any{
-		o.Job.EndpointID, o.Job.Seq, o.Job.EventID, o.Job.Generation, int64(o.Hold.Shard), o.Hold.Token,
+		o.Job.EndpointID, o.Job.Seq, o.Job.EventID, o.Job.Generation, int64(o.Hold.Shard), o.Hold.Token, int64(o.Job.Attempts),
 		string(o.Status), int64(attempts), int64(now),
 	}
 	text = settleSQL
