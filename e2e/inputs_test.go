@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -70,25 +71,18 @@ func TestNoSecretIsLogged(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, "{")
 	})
-	deep := serve(func(w http.ResponseWriter, r *http.Request) { // 200 KB that its decoder would take more than ten minutes for
-		var req object
-		_ = decode(r.Body, &req)
-		w.Header().Set("Content-Type", "application/json")
-		nested := strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
-		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"a","inputSchema":{"type":"object","enum":%s}}]}}`, encode(req["id"]), nested)
-	})
-	// Schemas that would each take minutes.
-	schemas := make([]object, 100)
+	nested := []any{}
+	for range 9_000 { // 18 KB
+		nested = []any{nested}
+	}
+	deep := contextServer(t, object{"name": "a", "inputSchema": object{"type": "object", "enum": nested}}).URL
+	schemas := make([]object, 3) // that would each take minutes
 	for i := range schemas {
 		schema := object{}
-		for range 20 {
-			schema = object{"allOf": []any{schema}}
+		for range 45 {
+			schema = object{"allOf": []object{schema, {"a": 1}}}
 		}
-		many := make([]any, 5000)
-		for j := range many {
-			many[j] = schema
-		}
-		schemas[i] = object{"name": fmt.Sprint("s", i), "inputSchema": object{"type": "object", "allOf": many[:100]}}
+		schemas[i] = object{"name": fmt.Sprint("s", i), "inputSchema": object{"type": "object", "allOf": slices.Repeat([]object{schema}, 30)}}
 	}
 	wide := contextServer(t, schemas...).URL
 
@@ -116,7 +110,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 	if strings.Contains(log, "hush") {
 		t.Errorf("a secret is logged:\n%s", log)
 	}
-	for _, told := range []string{"server=gone", "server=echo", "server=refusing", "server=broken", "server=deep", "a run failed"} {
+	for _, told := range []string{"server=gone", "server=echo", "server=refusing", "server=broken", "server=deep", "server=wide", "a run failed"} {
 		if !strings.Contains(log, told) {
 			t.Errorf("the log does not tell of %s:\n%s", told, log)
 		}
