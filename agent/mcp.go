@@ -208,8 +208,12 @@ func (m *mcpServers) list(ctx context.Context, c *connection) []listedTool {
 
 // reason is what the log is told of an error. What a server says of one is its own, and may repeat a key.
 func reason(err error) string {
+	var unsent *url.Error
 	var answered *jsonrpc.Error
-	if errors.As(err, &answered) {
+	switch {
+	case errors.As(err, &unsent): // which the SDK takes for a JSON-RPC error, too
+		err = unsent.Err
+	case errors.As(err, &answered):
 		return fmt.Sprintf("it answered with the error %d", answered.Code)
 	}
 	return cut(err.Error(), maxMcpError)

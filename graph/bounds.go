@@ -3,6 +3,9 @@ package graph
 import (
 	"context"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/vektah/gqlparser/v2/ast"
@@ -18,6 +21,7 @@ import (
 const (
 	maxDefinitions = 500 // operations and fragments of a document
 	maxVariables   = 500 // of a document
+	maxDepth       = 100 // lists and objects of a value in each other: whoever walks one, gqlgen too, pays for its depth more than once
 )
 
 // strangerBytes is how long the document of a caller without a credential may be. It gets an answer as GraphQL over HTTP wants,
@@ -45,6 +49,11 @@ func (b bounder) MutateOperationParameters(ctx context.Context, params *graphql.
 	if _, err := store.ViewerOf(ctx); err != nil && len(params.Query) > strangerBytes {
 		return gqlerror.Wrap(err)
 	}
+	for _, name := range slices.Sorted(maps.Keys(params.Variables)) {
+		if deep(params.Variables[name], maxDepth) {
+			return gqlerror.Wrap(store.Faults{tooDeep}.Under("variables", short(name)).Err())
+		}
+	}
 	if _, ok := b.known.Get(ctx, params.Query); ok {
 		return nil
 	}
@@ -57,6 +66,30 @@ func (b bounder) MutateOperationParameters(ctx context.Context, params *graphql.
 		return bound(doc, 2*b.tokens)
 	}
 	return nil // gqlgen says what is wrong
+}
+
+var tooDeep = store.ValueError(fmt.Sprintf("a value may be nested %d deep", maxDepth))
+
+// deep says whether more than so many lists and objects of a variable's value stand in each other.
+func deep(v any, than int) bool {
+	var members iter.Seq[any]
+	switch v := v.(type) {
+	case map[string]any:
+		members = maps.Values(v)
+	case []any:
+		members = slices.Values(v)
+	default:
+		return false
+	}
+	if than == 0 {
+		return true
+	}
+	for member := range members {
+		if deep(member, than-1) {
+			return true
+		}
+	}
+	return false
 }
 
 // tooComplex refuses a document for its size.
@@ -95,6 +128,7 @@ func longName(text string, tokens int) *ast.Position {
 type part struct {
 	size    int // selections, arguments, directives and values
 	spreads []*ast.FragmentSpread
+	deep    *ast.Position // of a value that is nested too deep
 }
 
 // bound refuses a parsed document with too many definitions or with fragments in a cycle, and one that comes to more than limit
@@ -110,7 +144,7 @@ func bound(doc *ast.QueryDocument, limit int) *gqlerror.Error {
 		p := part{size: len(op.VariableDefinitions)}
 		variables += len(op.VariableDefinitions)
 		for _, v := range op.VariableDefinitions {
-			p.value(v.DefaultValue)
+			p.value(v.DefaultValue, maxDepth)
 			p.directives(v.Directives)
 		}
 		p.directives(op.Directives)
@@ -137,6 +171,11 @@ func bound(doc *ast.QueryDocument, limit int) *gqlerror.Error {
 	}
 	total := 0
 	for i := range parts {
+		if parts[i].deep != nil {
+			err := gqlerror.ErrorPosf(parts[i].deep, "A value may be nested %d deep.", maxDepth)
+			err.Rule = "ValuesAreShallow"
+			return err
+		}
 		reached := map[string]bool{}
 		open := []*part{&parts[i]}
 		for len(open) > 0 && total <= limit {
@@ -185,17 +224,21 @@ func (p *part) directives(list ast.DirectiveList) {
 func (p *part) arguments(list ast.ArgumentList) {
 	for _, a := range list {
 		p.size++
-		p.value(a.Value)
+		p.value(a.Value, maxDepth)
 	}
 }
 
-func (p *part) value(v *ast.Value) {
+func (p *part) value(v *ast.Value, depth int) {
 	if v == nil {
 		return
 	}
 	p.size++
+	if depth == 0 && len(v.Children) > 0 {
+		p.deep = v.Position
+		return
+	}
 	for _, child := range v.Children {
-		p.value(child.Value)
+		p.value(child.Value, depth-1)
 	}
 }
 

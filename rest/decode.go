@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 
 const (
 	maxBody   = 1 << 20
+	maxDepth  = 100         // arrays and objects in each other
 	bodyTime  = time.Minute // for a body to come
 	maxEcho   = 1 << 10     // bytes of JSON that a fault repeats as its `input`; longer ones it leaves out
 	maxFaults = 1000        // of one body: those of a list of 1 MiB would be 100 MiB
@@ -70,6 +72,9 @@ func parse(raw []byte) (*body, error) {
 			offset = syntax.Offset
 		}
 		return nil, invalidJSON(offset, err.Error())
+	}
+	if store.JSONObject(raw).Deeper(maxDepth) {
+		return nil, invalidJSON(0, fmt.Sprintf("the body may be nested %d deep", maxDepth))
 	}
 	b := &body{raw: raw}
 	if err := json.Unmarshal(raw, &b.fields); err != nil || b.fields == nil {
@@ -157,6 +162,10 @@ func (b *body) object(name string) *store.JSONObject {
 		return nil // it has been parsed before
 	}
 	o := store.JSONObject(compact.Bytes())
+	if o.Deeper(store.MaxDepth) {
+		b.fault(store.TooDeep, raw, name)
+		return nil
+	}
 	return &o
 }
 

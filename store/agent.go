@@ -117,7 +117,7 @@ func (in *AgentInput) validate(cfg Config) Faults {
 	if len(in.Knowledge) > maxKnowledge {
 		f = append(f, tooLong(len(in.Knowledge), maxKnowledge).Under("knowledge")...)
 	}
-	for i, k := range in.Knowledge {
+	for i, k := range first(in.Knowledge, maxKnowledge) {
 		f = append(f, text(k.Title, 0, maxName).Under("knowledge", i, "title")...)
 		f = append(f, text(k.Text, 1, maxSnippet).Under("knowledge", i, "text")...)
 		size += len(k.Title) + len(k.Text)
@@ -127,8 +127,11 @@ func (in *AgentInput) validate(cfg Config) Faults {
 	}
 	f = append(f, validateTools(in.Tools, cfg)...)
 	f = append(f, validateServers(in.McpServers, cfg)...)
+	if len(in.ChannelProfiles) > len(Channels) {
+		f = append(f, tooLong(len(in.ChannelProfiles), len(Channels)).Under("channelProfiles")...)
+	}
 	seen := map[Channel]bool{}
-	for i, p := range in.ChannelProfiles {
+	for i, p := range first(in.ChannelProfiles, len(Channels)) {
 		if seen[p.Channel] {
 			f = append(f, valueError("there is a profile of this channel already").Under("channelProfiles", i, "channel")...)
 		}
@@ -170,13 +173,18 @@ func (m *ModelInput) validate(cfg Config) Faults {
 		f = append(f, atLeast(1).Under("timeoutSeconds")...)
 	}
 	if b := m.Fallback; b != nil {
-		if b.Fallback != nil {
+		last := *b
+		if b.Fallback != nil { // and is not looked into: there may be thousands
 			f = append(f, valueError("a fallback has no fallback of its own").Under("fallback", "fallback")...)
+			last.Fallback = nil
 		}
-		f = append(f, b.validate(cfg).Under("fallback")...)
+		f = append(f, last.validate(cfg).Under("fallback")...)
 	}
 	return f
 }
+
+// first are the elements of a list that it may have: those beyond are one fault together.
+func first[E any](list []E, most int) []E { return list[:min(len(list), most)] }
 
 // CreateAgent makes an agent. A name is required; the model is the embedded one unless said otherwise.
 func (s *Store) CreateAgent(ctx context.Context, v *Viewer, in AgentInput) (*Agent, error) {

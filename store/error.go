@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -141,10 +142,81 @@ func (f Faults) Under(prefix ...any) Faults {
 	return out
 }
 
-// Err is nil for no faults, and the Error that carries them otherwise.
+// Err is nil for no faults, and the Error that carries them otherwise: the first ones, and then one that says how many more.
 func (f Faults) Err() error {
 	if len(f) == 0 {
 		return nil
 	}
-	return &Error{Code: CodeInvalid, Reason: "validation_error", Message: "the input is not valid", Faults: f}
+	return &Error{Code: CodeInvalid, Reason: "validation_error", Message: "the input is not valid", Faults: f.bounded()}
+}
+
+// Bounds of what one answer tells of an input: it must not be many times as long as the request.
+const (
+	maxFaults     = 100
+	maxFaultBytes = 256 << 10 // of all of them
+	maxFaultText  = 1024      // of each place, sentence and input, which may repeat what was given
+)
+
+// bounded are the faults that an answer tells.
+func (f Faults) bounded() Faults {
+	out, size := make(Faults, 0, min(len(f), maxFaults+1)), 0
+	for i, fault := range f {
+		fault = fault.short()
+		if size += fault.size(); i == maxFaults || size > maxFaultBytes {
+			within := fault.Loc[:min(1, len(fault.Loc))]
+			return append(out, Fault{Loc: within, Type: "too_many_faults", Msg: fmt.Sprintf("There are at least %d more faults", len(f)-i)})
+		}
+		out = append(out, fault)
+	}
+	return out
+}
+
+// short is the fault with what is too long cut, or, of its input, left out.
+func (f Fault) short() Fault {
+	f.Msg = shortText(f.Msg)
+	loc := make([]any, len(f.Loc))
+	for i, l := range f.Loc {
+		loc[i] = shortAny(l)
+	}
+	f.Loc = loc
+	if f.Ctx != nil {
+		ctx := make(map[string]any, len(f.Ctx))
+		for name, value := range f.Ctx {
+			ctx[name] = shortAny(value)
+		}
+		f.Ctx = ctx
+	}
+	if raw, ok := f.Input.(json.RawMessage); ok && len(raw) > maxFaultText {
+		f.Input = nil
+	}
+	return f
+}
+
+// size is about what the fault takes in an answer.
+func (f Fault) size() int {
+	n := 100 + len(f.Msg)
+	for _, l := range f.Loc {
+		n += 4 + len(fmt.Sprint(l))
+	}
+	for _, value := range f.Ctx {
+		n += len(fmt.Sprint(value))
+	}
+	if raw, ok := f.Input.(json.RawMessage); ok {
+		n += len(raw)
+	}
+	return n
+}
+
+func shortAny(v any) any {
+	if s, ok := v.(string); ok {
+		return shortText(s)
+	}
+	return v
+}
+
+func shortText(s string) string {
+	if len(s) <= maxFaultText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxFaultText], "") + "…"
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 )
@@ -26,7 +27,38 @@ func (o *JSONObject) UnmarshalGQL(v any) error {
 	}
 	b, err := encode(m)
 	*o = b
+	if err == nil && o.Deeper(MaxDepth) {
+		return Faults{TooDeep}.Err()
+	}
 	return err
+}
+
+// MaxDepth is how many arrays and objects of a JSONObject may stand in each other, itself among them. What is kept is read again by
+// receivers, and not all of them read what is nested deeper.
+const MaxDepth = 64
+
+// TooDeep is the fault of an object that is nested deeper.
+var TooDeep = ValueError(fmt.Sprintf("JSON may be nested %d deep", MaxDepth))
+
+// Deeper says whether more than so many arrays and objects stand in each other. It takes valid JSON, and calls nothing for each.
+func (o JSONObject) Deeper(than int) bool {
+	depth, quoted := 0, false
+	for i := 0; i < len(o); i++ {
+		switch b := o[i]; {
+		case quoted && b == '\\':
+			i++ // whatever is escaped
+		case b == '"':
+			quoted = !quoted
+		case quoted:
+		case b == '[' || b == '{':
+			if depth++; depth > than {
+				return true
+			}
+		case b == ']' || b == '}':
+			depth--
+		}
+	}
+	return false
 }
 
 // MarshalJSON writes the object.

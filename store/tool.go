@@ -58,6 +58,7 @@ type McpServerInput struct {
 // Bounds of tools.
 const (
 	maxTools       = 64
+	maxTriggers    = 100
 	maxParameters  = 64 << 10 // bytes of a tool's schema
 	maxToolTimeout = 120      // seconds
 	maxHeaders     = 32
@@ -82,7 +83,7 @@ func validateTools(tools []ToolInput, cfg Config) Faults {
 		f = append(f, tooLong(len(tools), maxTools).Under("tools")...)
 	}
 	seen := map[string]bool{}
-	for i, t := range tools {
+	for i, t := range first(tools, maxTools) {
 		own := t.validate(cfg)
 		switch {
 		case t.Name == HandoffTool:
@@ -114,7 +115,10 @@ func (in *ToolInput) validate(cfg Config) Faults {
 	if in.RequiresApproval != nil && *in.RequiresApproval {
 		f = append(f, valueError("approvals come with a later version of Parley").Under("requiresApproval")...)
 	}
-	for i, word := range in.Triggers {
+	if len(in.Triggers) > maxTriggers {
+		f = append(f, tooLong(len(in.Triggers), maxTriggers).Under("triggers")...)
+	}
+	for i, word := range first(in.Triggers, maxTriggers) {
 		f = append(f, text(word, 1, maxName).Under("triggers", i)...)
 	}
 	return f
@@ -141,7 +145,7 @@ func validateServers(servers []McpServerInput, cfg Config) Faults {
 		f = append(f, tooLong(len(servers), maxMcpServers).Under("mcpServers")...)
 	}
 	seen := map[string]bool{}
-	for i, s := range servers {
+	for i, s := range first(servers, maxMcpServers) {
 		own := callable(s.URL, s.Headers, s.TimeoutSeconds, cfg)
 		switch {
 		case !serverName.MatchString(s.Name):
@@ -164,7 +168,7 @@ func headerFaults(raw JSONObject) Faults {
 	if len(headers) > maxHeaders {
 		f = append(f, tooLong(len(headers), maxHeaders)...)
 	}
-	for _, name := range slices.Sorted(maps.Keys(headers)) {
+	for _, name := range first(slices.Sorted(maps.Keys(headers)), maxHeaders) {
 		switch value := headers[name]; {
 		case !headerName.MatchString(name):
 			f = append(f, valueError("is no name of a header").Under(name)...)
