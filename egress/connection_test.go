@@ -17,7 +17,8 @@ import (
 	"parley/egress"
 )
 
-// raw is a server that answers the requests of its connections byte by byte as told. The answer says whether the connection stays.
+// raw is a server that answers the requests of its connections byte by byte as told. The answer
+// says whether the connection stays.
 func raw(t *testing.T, answer func(conn net.Conn, request int) (stays bool)) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -67,7 +68,8 @@ func post(t *testing.T, client *http.Client, url string) (*http.Response, string
 	return resp, string(body), err
 }
 
-// TestServersOfHTTPSChooseTheirProtocol: one that speaks HTTP/2 gets it on the first connection, one that does not is kept on it, too.
+// TestServersOfHTTPSChooseTheirProtocol: one that speaks HTTP/2 gets it on the first connection,
+// one that does not is kept on it, too.
 func TestServersOfHTTPSChooseTheirProtocol(t *testing.T) {
 	t.Parallel()
 	for _, major := range []int{1, 2} {
@@ -117,7 +119,8 @@ func TestACertificateIsChecked(t *testing.T) {
 	}
 }
 
-// TestAGivenUpRequestLeavesNothing: its connection ends when its context does, and the error is the context's cause.
+// TestAGivenUpRequestLeavesNothing: its connection ends when its context does, and the error is the
+// context's cause.
 func TestAGivenUpRequestLeavesNothing(t *testing.T) {
 	t.Parallel()
 	client := local(t)
@@ -230,8 +233,8 @@ func TestFewConnectionsAreKept(t *testing.T) {
 	}
 }
 
-// TestTheContextBoundsEachStep: a request ends with its context while its host is looked up, its connection is dialled, TLS shakes
-// hands, and its answer is awaited.
+// TestTheContextBoundsEachStep: a request ends with its context while its host is looked up, its
+// connection is dialled, TLS shakes hands, and its answer is awaited.
 func TestTheContextBoundsEachStep(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")

@@ -19,8 +19,9 @@ import (
 	"parley/egress"
 )
 
-// TestAPostArrivesOnce: a server answers the first request of a connection, takes the second one, and ends the connection. It may
-// have done what it was asked to: whatever the request's body and headers are, it fails, and comes no third time.
+// TestAPostArrivesOnce: a server answers the first request of a connection, takes the second one,
+// and ends the connection. It may have done what it was asked to: whatever the request's body and
+// headers are, it fails, and comes no third time.
 func TestAPostArrivesOnce(t *testing.T) {
 	t.Parallel()
 	for body, size := range map[string]int{"no body": 0, "a body": 2, "a long body": 64 << 10} {
@@ -65,7 +66,8 @@ func TestAPostArrivesOnce(t *testing.T) {
 	}
 }
 
-// TestKeysAreSent: what hides a header from net/http does not hide it from the server, nor change the caller's request.
+// TestKeysAreSent: what hides a header from net/http does not hide it from the server, nor change
+// the caller's request.
 func TestKeysAreSent(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -87,8 +89,8 @@ func TestKeysAreSent(t *testing.T) {
 	}
 }
 
-// TestAPostArrivesOnceByHTTP2, and is sent again only if the server has said that it has not looked at it, as servers do which let
-// no connection grow old.
+// TestAPostArrivesOnceByHTTP2, and is sent again only if the server has said that it has not looked
+// at it, as servers do which let no connection grow old.
 func TestAPostArrivesOnceByHTTP2(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -11,16 +11,17 @@ import (
 )
 
 const (
-	// A parsed document takes some 64 times the bytes of its text, so that is what it counts for: 32 MiB are some thousand usual
-	// documents.
+	// A parsed document takes some 64 times the bytes of its text, so that is what it counts for:
+	// 32 MiB are some thousand usual documents.
 	parsedBytes  = 32 << 20
 	parsedFactor = 64
 
 	persistedBytes = 4 << 20 // of persisted documents' texts
 )
 
-// cache is what all callers read, and to which none but those with a credential add: others could push out what every business's
-// clients use. Nor can one business: it takes a quarter from the others at most.
+// cache is what all callers read, and to which none but those with a credential add: others could
+// push out what every business's clients use. Nor can one business: it takes a quarter from the
+// others at most.
 type cache[T any] struct {
 	kept *lru.Cache[string, T]
 	size func(key string, value T) int

@@ -1,11 +1,13 @@
 // Package lru holds what was used last, within a number of bytes.
 //
-// A Cache is safe for concurrent use, never blocks for longer than a few steps, and holds no more than its limit: each entry counts
-// for the size that its caller tells, and for what it takes to keep it. When there is no room, what was used longest ago goes.
+// A Cache is safe for concurrent use, never blocks for longer than a few steps, and holds no more
+// than its limit: each entry counts for the size that its caller tells, and for what it takes to
+// keep it. When there is no room, what was used longest ago goes.
 //
-// Entries have owners, for a service that many share. As long as there is room, an owner may fill all of it. When there is none,
-// an owner that holds more than its share makes room with its own entries: so all that one of them puts in takes at most a share
-// from the others, and an entry that is larger than a share is not kept. Whose entries have no owners passes "" for each, and the
+// Entries have owners, for a service that many share. As long as there is room, an owner may fill
+// all of it. When there is none, an owner that holds more than its share makes room with its own
+// entries: so all that one of them puts in takes at most a share from the others, and an entry that
+// is larger than a share is not kept. Whose entries have no owners passes "" for each, and the
 // limit as the share.
 package lru
 
@@ -62,8 +64,9 @@ func (c *Cache[K, V]) Put(owner string, key K, value V, size int) {
 	c.put(owner, key, value, size)
 }
 
-// GetOrPut finds what is kept under the key, and otherwise keeps the value: all who ask at once get the same. For what takes long
-// to make the value is a sync.OnceValue: the first one makes it, with no lock held, and the others wait.
+// GetOrPut finds what is kept under the key, and otherwise keeps the value: all who ask at once get
+// the same. For what takes long to make the value is a sync.OnceValue: the first one makes it, with
+// no lock held, and the others wait.
 func (c *Cache[K, V]) GetOrPut(owner string, key K, value V, size int) V {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -32,7 +32,8 @@ func TestAnIndexIsBuiltOnceUnderConcurrentFirstUse(t *testing.T) {
 	}
 }
 
-// TestTheCacheIsBoundedInBytes: what is used all the time stays, of what was used once as much as there is room for.
+// TestTheCacheIsBoundedInBytes: what is used all the time stays, of what was used once as much as
+// there is room for.
 func TestTheCacheIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	const agents = 10
@@ -58,7 +59,8 @@ func TestTheCacheIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// TestTheLargestAgentIsKept: one with 1 MiB of knowledge, the most that there may be, is not indexed for each turn.
+// TestTheLargestAgentIsKept: one with 1 MiB of knowledge, the most that there may be, is not
+// indexed for each turn.
 func TestTheLargestAgentIsKept(t *testing.T) {
 	t.Parallel()
 	largest := &store.Agent{ID: "largest", Knowledge: []store.Knowledge{{Title: "tea", Text: strings.Repeat("tea ", 1<<18)}}}
