@@ -165,6 +165,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	p.stream, err = stream.Open(stream.Config{
 		URL: s.RedisURL, Off: s.noStream, Log: log,
 		Receive: func(entries []stream.Entry) { p.hub.Offer(entries); p.worker.Offer(entries); p.runner.Offer(entries) },
+		Own:     func(entries []stream.Entry) { p.hub.Changed(entries) },
 	})
 	if err != nil {
 		return nil, err
@@ -174,13 +175,13 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 		return nil, err
 	}
 	config := store.Config{
-		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention, FirstLease: webhook.Lease(s.DeliveryTimeout),
+		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention, FirstLease: webhook.Lease(s.DeliveryTimeout), MaxAgents: s.MaxAgents,
 		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL),
 		CheckSchema: agent.CheckSchema, CheckPrompt: agent.CheckPrompt, NewSecret: egress.NewSecret, Price: prices.of,
 		Ringing: p.stream.Ringing, Committed: p.stream.Publish, Log: log,
 		EndpointsChanged: func(business string) {
 			p.worker.Changed(business)
-			p.stream.PublishDeliveries(business) // for the other replicas, and whoever watches
+			p.stream.PublishDeliveries(business) // for the other replicas
 		},
 		DeliveriesWaiting: func(business string, deliveries ...string) {
 			p.worker.Changed(business)
@@ -198,7 +199,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	if p.store, err = store.Open(ctx, config); err != nil {
 		return nil, err
 	}
-	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Ringing: p.stream.Ringing, Losses: p.stream.Losses, NoPoll: s.noPolling, Log: log})
+	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Ringing: p.stream.Ringing, Losses: p.stream.Losses, Alone: p.stream.Embedded(), NoPoll: s.noPolling, Log: log})
 	p.worker = webhook.New(webhook.Config{
 		Store: p.store, Stream: p.stream, Client: egress.NewClient(webhooks, 64), Timeout: s.DeliveryTimeout,
 		Policy: webhook.Policy{Retries: s.DeliveryRetries, Backoff: s.DeliveryBackoff}, Drain: drainLimit, NoPoll: s.noPolling, Log: log,

@@ -34,6 +34,7 @@ type Config struct {
 	FirstLease    time.Duration // how long a fresh delivery is left to the stream before it is due in SQL
 	Retention     time.Duration // how long events, deliveries and messages are kept
 	MaxEndpoints  int           // enabled endpoints a business; 0: 100
+	MaxAgents     int           // a business; 0: 1,000
 	CheckURL      func(raw string) Faults
 	CheckModelURL func(raw string) Faults
 	CheckSchema   func(schema JSONObject) Faults // of a tool's parameters
@@ -104,6 +105,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if cfg.MaxEndpoints == 0 {
 		cfg.MaxEndpoints = 100
+	}
+	if cfg.MaxAgents == 0 {
+		cfg.MaxAgents = 1000
 	}
 	if cfg.MaxCredentials == 0 {
 		cfg.MaxCredentials = 100

@@ -24,6 +24,7 @@ type HubConfig struct {
 	Store   *store.Store
 	Ringing func() bool  // whether the stream can be relied on; nil: it cannot
 	Losses  func() int64 // how often entries were, or may have been, lost; nil: nobody counts
+	Alone   bool         // no other server changes anything: nothing is lost with the stream but what this one commits itself
 	// TellEvery is after how long a subscription whose filter selects nothing says how far it has looked; 5 s if 0, less than the
 	// time between keep-alives, which carry it.
 	TellEvery time.Duration
@@ -34,12 +35,12 @@ type HubConfig struct {
 
 // Hub serves the feeds of the businesses that have subscribers here. Feed it with Offer, and Run it.
 type Hub struct {
-	cfg    HubConfig
-	gaps   chan *feed // feeds that miss something
-	mu     sync.Mutex // guards feeds and bells; never held while reading SQL
-	feeds  map[string]*feed
-	bells  map[string]map[*DeliverySubscription]struct{}
-	closed chan struct{}
+	cfg     HubConfig
+	gaps    chan *feed // feeds that miss something
+	mu      sync.Mutex // guards feeds and watches; never held while reading SQL
+	feeds   map[string]*feed
+	watches map[string]*watch
+	closed  chan struct{}
 }
 
 // NewHub makes a hub.
@@ -50,7 +51,7 @@ func NewHub(cfg HubConfig) *Hub {
 	cfg.TellEvery = cmp.Or(cfg.TellEvery, 5*time.Second)
 	return &Hub{
 		cfg: cfg, gaps: make(chan *feed, 1024), feeds: map[string]*feed{},
-		bells: map[string]map[*DeliverySubscription]struct{}{}, closed: make(chan struct{}),
+		watches: map[string]*watch{}, closed: make(chan struct{}),
 	}
 }
 
@@ -59,8 +60,8 @@ func (h *Hub) Offer(entries []Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range entries {
-		for s := range h.bells[e.BusinessID] {
-			s.ring(e)
+		if w := h.watches[e.BusinessID]; w != nil && !e.Own {
+			w.ring(e)
 		}
 		if f := h.feeds[e.BusinessID]; f != nil && e.Seq > 0 && f.offer(e) {
 			h.missing(f)

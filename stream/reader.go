@@ -73,6 +73,11 @@ func (r *reader) read(ctx context.Context) error {
 	for _, stream := range streams {
 		for i, key := range r.keys {
 			if key == stream.Stream && len(stream.Messages) > 0 {
+				if len(stream.Messages) == readCount {
+					if err := r.checkStart(ctx, key, r.at[i]); err != nil {
+						return err
+					}
+				}
 				r.at[i] = stream.Messages[len(stream.Messages)-1].ID
 			}
 		}
@@ -82,6 +87,7 @@ func (r *reader) read(ctx context.Context) error {
 				r.s.cfg.Log.Error("read the stream", "key", stream.Stream, "id", m.ID, "error", err)
 				continue
 			}
+			entry.Own = m.Values["o"] == r.s.origin
 			entries = append(entries, entry)
 		}
 	}
@@ -127,6 +133,15 @@ func (r *reader) checkEnds(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// checkStart notices that a reader far behind may have lost entries: those that the stream has dropped for its length.
+func (r *reader) checkStart(ctx context.Context, key, at string) error {
+	first, err := r.s.client.XRangeN(ctx, key, "-", "+", 1).Result()
+	if err == nil && len(first) > 0 && idBefore(at, first[0].ID) {
+		r.s.losses.Add(1)
+	}
+	return err
 }
 
 // idBefore compares two stream ids, `milliseconds-number`.

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -24,7 +25,8 @@ type Entry struct {
 	EventID    string   // the event's
 	Lane       string   // its conversation or session
 	Body       []byte   // its document; nil where it is too large for the stream, and is read from SQL
-	Deliveries []string // ids of those that changed; none, with Seq 0: look which
+	Deliveries []string // ids of those that changed; none, with Seq 0: endpoints changed, or what waits for them
+	Own        bool     // it was published here
 }
 
 // Config is what a Stream is opened with.
@@ -32,6 +34,8 @@ type Config struct {
 	URL string // of Redis, in one of the forms of connect; empty: the embedded Redis
 	// Receive gets what was read, in order within a business, one call at a time. It must neither block nor change it.
 	Receive func([]Entry)
+	// Own gets what is published here, at once, whatever becomes of it; nil: nobody wants it. It must neither block nor change it.
+	Own func([]Entry)
 	// Off switches the stream off, as if its Redis were away for good: a seam for tests.
 	Off bool
 	Log *slog.Logger
@@ -50,6 +54,7 @@ type Stream struct {
 	embedded *embedded // nil with a real Redis
 	keys     []string
 	maxLen   int64
+	origin   string // what is published here bears it
 	queue    chan []Entry
 	readers  []*reader
 	receive  sync.Mutex   // held while Config.Receive runs
@@ -61,7 +66,7 @@ func Open(cfg Config) (*Stream, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Stream{cfg: cfg, queue: make(chan []Entry, queuedBatches)}
+	s := &Stream{cfg: cfg, origin: rand.Text()[:10], queue: make(chan []Entry, queuedBatches)}
 	shards := store.Shards
 	if cfg.URL == "" {
 		e, err := startEmbedded()
@@ -127,6 +132,9 @@ func (s *Stream) PublishDeliveries(business string, ids ...string) {
 }
 
 func (s *Stream) enqueue(entries []Entry) {
+	if s.cfg.Own != nil {
+		s.cfg.Own(entries)
+	}
 	if s.cfg.Off {
 		return
 	}
@@ -183,7 +191,7 @@ func (s *Stream) publish(ctx context.Context) {
 		}
 		_, err := s.together()(ctx, func(p redis.Pipeliner) error {
 			for _, e := range batch {
-				p.XAdd(ctx, &redis.XAddArgs{Stream: s.keyOf(e.BusinessID), MaxLen: s.maxLen, Approx: s.embedded == nil, Values: e.values()})
+				p.XAdd(ctx, &redis.XAddArgs{Stream: s.keyOf(e.BusinessID), MaxLen: s.maxLen, Approx: s.embedded == nil, Values: append(e.values(), "o", s.origin)})
 			}
 			return nil
 		})
