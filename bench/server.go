@@ -53,7 +53,7 @@ type server struct {
 
 const (
 	apiKey = "sk_bench_key"
-	token  = "at_bench"
+	token  = "at_bench_0123456789"
 )
 
 // database makes an empty PostgreSQL database, and returns its URL.
