@@ -68,12 +68,13 @@ type Store struct {
 	cfg     Config
 	db      *bun.DB // the writer: for SQLite a single connection
 	read    *bun.DB // readers, beside the writer
-	keyed   *bun.DB // of the hot reads: on PostgreSQL connections of their own, on SQLite the readers'
+	keyed   *bun.DB // of the hot reads: connections of their own, so that no list keeps a caller from being known
+	fair    *fairReads
 	leases  *bun.DB // on PostgreSQL one connection of their own, and the clock's: they must not wait behind whoever reads
 	sealer  *Sealer
 	batcher *batcher
 	worker  *batcher  // of the delivery worker's writes: on PostgreSQL another connection's, on SQLite the same
-	pools   []*bun.DB // on PostgreSQL, beside that of db and read
+	pools   []*bun.DB // beside those of db and read
 	unlock  func() error
 	log     *slog.Logger
 
@@ -250,10 +251,15 @@ func (s *Store) openSQLite(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("open the SQLite database %s: %w", path, err), s.db.Close(), s.unlock())
 	}
 	s.leases = s.db
-	if s.read, err = open("&_pragma=query_only(true)&_pragma=cache_size(-2048)", 4); err != nil {
+	if s.read, err = open("&_pragma=query_only(true)&_pragma=cache_size(-2048)", fileReaders); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.unlock())
 	}
-	s.keyed = s.read
+	if s.keyed, err = open("&_pragma=query_only(true)&_pragma=cache_size(-1024)", fileHotReaders); err != nil {
+		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.read.Close(), s.db.Close(), s.unlock())
+	}
+	s.pools = append(s.pools, s.keyed)
+	s.fair = newFairReads(fileReaders)
+	s.read = s.read.WithQueryHook(s.fair)
 	return nil
 }
 
@@ -295,7 +301,8 @@ func (s *Store) openPostgres(ctx context.Context) error {
 	if s.db, err = openPool(s.cfg.URL, readers, inOrder); err != nil {
 		return err
 	}
-	s.read = s.db
+	s.fair = newFairReads(readers)
+	s.read = s.db.WithQueryHook(s.fair)
 	if s.leases, err = s.anotherPool(1); err == nil {
 		s.keyed, err = s.anotherPool(hotReaders, byKey)
 	}
@@ -325,6 +332,12 @@ func (s *Store) anotherPool(connections int, params ...map[string]any) (*bun.DB,
 const (
 	readers    = 14
 	hotReaders = 6
+)
+
+// The same of a SQLite file.
+const (
+	fileReaders    = 4
+	fileHotReaders = 2
 )
 
 // remote says whether a connection to the database can be lost while the database lives on.
