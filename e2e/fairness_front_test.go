@@ -2,6 +2,8 @@ package e2e_test
 
 import (
 	"bufio"
+	"context"
+	"database/sql"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"github.com/uptrace/bun/driver/pgdriver"
 )
 
 // TestStrangersHoldLittle: who has no valid credential is answered 401 and cut off by the fifth KiB of a body, and after 5 s of a
@@ -320,4 +323,46 @@ func TestAgentsAreBounded(t *testing.T) {
 	}
 	s.query(token, `mutation { deleteAgent(id: "demo") }`, nil)
 	s.query(token, `mutation { createAgent(input: {name: "A"}) { id } }`, nil)
+}
+
+// TestReadsEnd: whatever a query, a mutation or a REST read waits for, it is answered in time, and says why.
+func TestReadsEnd(t *testing.T) {
+	t.Parallel()
+	f := production(t, 1)
+	s := f.replicas[0]
+	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(f.database)))
+	defer func() { _ = db.Close() }()
+	lock, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback() }()
+	if _, err := lock.ExecContext(t.Context(), "LOCK TABLE runs, endpoints IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for name, c := range map[string]struct {
+		method, path, body string
+		status             int
+	}{
+		"a query":     {"POST", "/graphql", `{"query":"{ runs { nodes { id } } }"}`, http.StatusOK},
+		"a REST read": {"GET", "/v1/webhooks", "", http.StatusServiceUnavailable},
+	} {
+		status, header, answer, err := s.try(ctx, c.method, c.path, withToken(token), c.body)
+		if err != nil || status != c.status || !strings.Contains(string(answer), "too_slow") || status != http.StatusOK && header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d %v %s, %v", name, status, header, answer, err)
+		}
+	}
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	s.query(token, "{ runs { nodes { id } } }", nil)
+	var lists strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&lists, `l%d: events(filter: {sessionId: "ses_%d"}) { nodes { id } } `, i, i)
+	}
+	if code, _ := s.refused(withToken(token), "{ "+lists.String()+"}", nil); code != "TOO_COMPLEX" {
+		t.Errorf("20 lists at once: %v", code)
+	}
 }
