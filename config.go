@@ -20,8 +20,8 @@ type Settings struct {
 	Addr                 string        `name:"addr" aliases:"parley-addr" env:"PARLEY_ADDR" default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Listen address (default: ${default})."`
 	DatabaseURL          string        `name:"database-url" aliases:"parley-database-url" env:"PARLEY_DATABASE_URL" default:"file:parley.db" placeholder:"URL" help:"SQLite file (file:…) or postgres://… (default: ${default})."`
 	RedisURL             string        `name:"redis-url" aliases:"parley-redis-url" env:"PARLEY_REDIS_URL" default:"" placeholder:"URL" help:"redis:// or rediss://, with ?master_name=… for Sentinels and ?addr=… for a cluster; empty: the embedded Redis."`
-	BootstrapAPIKey      string        `name:"bootstrap-api-key" aliases:"parley-bootstrap-api-key" env:"PARLEY_BOOTSTRAP_API_KEY" default:"" placeholder:"sk_…" help:"API key of the first business, sk_…; empty: generated on the first start and printed once. Only the first start uses it: a later one warns if it opens nothing."`
-	BootstrapToken       string        `name:"bootstrap-token" aliases:"parley-bootstrap-token" env:"PARLEY_BOOTSTRAP_TOKEN" default:"" placeholder:"at_…" help:"Access token of the first business, at_…; empty: generated on the first start and printed once. Only the first start uses it: a later one warns if it opens nothing."`
+	BootstrapAPIKey      string        `name:"bootstrap-api-key" aliases:"parley-bootstrap-api-key" env:"PARLEY_BOOTSTRAP_API_KEY" default:"" placeholder:"sk_…" help:"API key of the first business, sk_…, 16 characters or more; empty: generated on the first start and printed once. Only the first start uses it: a later one warns if it opens nothing."`
+	BootstrapToken       string        `name:"bootstrap-token" aliases:"parley-bootstrap-token" env:"PARLEY_BOOTSTRAP_TOKEN" default:"" placeholder:"at_…" help:"Access token of the first business, at_…, 16 characters or more; empty: generated on the first start and printed once. Only the first start uses it: a later one warns if it opens nothing."`
 	AllowPrivateWebhooks bool          `name:"allow-private-webhooks" aliases:"parley-allow-private-webhooks" env:"PARLEY_ALLOW_PRIVATE_WEBHOOKS" default:"false" negatable:"" help:"For development and tests alone: accept http:// and private or loopback webhook hosts (default: ${default})."`
 	SessionTTL           time.Duration `name:"session-ttl" aliases:"parley-session-ttl" env:"PARLEY_SESSION_TTL" default:"24h" placeholder:"DURATION" help:"Sliding time-to-live of a chat session (default: ${default})."`
 	DeliveryTimeout      time.Duration `name:"delivery-timeout" aliases:"parley-delivery-timeout" env:"PARLEY_DELIVERY_TIMEOUT" default:"10s" placeholder:"DURATION" help:"Total deadline of one delivery attempt, connect to last body byte (default: ${default})."`
@@ -124,13 +124,14 @@ func (s *Settings) Validate() error {
 }
 
 const (
-	maxSecret  = 200 // characters
-	secretRest = " and go on in printable ASCII, without blanks, quotes and backslashes, 200 characters in all at most"
+	minSecret  = 16 // characters: what is shorter is guessed
+	maxSecret  = 200
+	secretRest = " and go on in printable ASCII, without blanks, quotes and backslashes, with 16 characters in all at least and 200 at most"
 )
 
 // secretLike says whether s can be a secret: it travels in a header, and stands in the curl line that is printed.
 func secretLike(s, prefix string) bool {
-	return strings.HasPrefix(s, prefix) && len(s) > len(prefix) && len(s) <= maxSecret &&
+	return strings.HasPrefix(s, prefix) && len(s) >= minSecret && len(s) <= maxSecret &&
 		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"'`\\", r) })
 }
 

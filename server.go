@@ -177,7 +177,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 		return nil, err
 	}
 	config := store.Config{
-		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention,
+		URL: s.DatabaseURL, Exclusive: true, SessionTTL: s.SessionTTL, Retention: s.Retention, MaxAgents: s.MaxAgents,
 		CheckURL: faults(webhooks.CheckURL), CheckModelURL: faults(models.CheckURL),
 		CheckSchema: agent.CheckSchema, CheckPrompt: agent.CheckPrompt, Price: prices.of, Committed: p.stream.Publish, Log: log,
 	}

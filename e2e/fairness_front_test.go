@@ -2,6 +2,8 @@ package e2e_test
 
 import (
 	"bufio"
+	"context"
+	"database/sql"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"github.com/uptrace/bun/driver/pgdriver"
 )
 
 // TestStrangersHoldLittle: who has no valid credential is answered 401 and cut off by the fifth KiB of a body, and after 5 s of a
@@ -228,4 +231,138 @@ func TestBoundsOfABusiness(t *testing.T) {
 		_, m, err := conn.ReadMessage()
 		return err == nil && strings.Contains(string(m), "connection_ack")
 	})
+}
+
+// TestManyWatchers: 300 subscriptions to the deliveries on one token, each by another operation name and comment, cost a change one
+// execution and not 300. All of them get every change.
+func TestManyWatchers(t *testing.T) {
+	t.Parallel()
+	const sockets, each = 6, 50
+	s := start(t)
+	r := receive(t, nil)
+	s.register(r.URL, "run.finished")
+	var conns []*websocket.Conn
+	for i := range sockets {
+		conn := s.dial(token)
+		conns = append(conns, conn)
+		var ack object
+		if err := conn.ReadJSON(&ack); err != nil || ack["type"] != "connection_ack" {
+			t.Fatal(ack, err)
+		}
+		for j := range each {
+			query := fmt.Sprintf("subscription s%d_%d { deliveries { id status event { type } attempts { number } } } # %d", i, j, i*each+j)
+			_ = conn.WriteJSON(object{"id": fmt.Sprint(j), "type": "subscribe", "payload": object{"query": query}})
+		}
+	}
+	metric := func(name string) (n float64) {
+		t.Helper()
+		_, _, metrics, err := s.try(t.Context(), "GET", "/metrics", nil, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(metrics)) {
+			_, _ = fmt.Sscanf(line, name+" %g", &n)
+		}
+		return n
+	}
+	// All watch when one chat's changes have come to every one of them.
+	all := func(conn *websocket.Conn) {
+		t.Helper()
+		done := map[any]bool{}
+		for len(done) < each {
+			_ = conn.SetReadDeadline(time.Now().Add(patience))
+			var m object
+			if err := conn.ReadJSON(&m); err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case m["type"] == "error":
+				t.Fatal(encode(m))
+			case at(m, "payload", "data", "deliveries", "status") == "DELIVERED":
+				done[m["id"]] = true
+			}
+		}
+	}
+	for _, conn := range conns {
+		_ = conn.WriteJSON(object{"id": "q", "type": "subscribe", "payload": object{"query": "{ feedCursor }"}})
+	}
+	eventually(t, "watched", func() bool {
+		before := metric("parley_live_results_given_total")
+		s.chat("Hello", "")
+		r.wait()
+		eventually(t, "given", func() bool { return metric("parley_live_results_given_total") > before })
+		return metric("parley_live_results_given_total")-before >= sockets*each
+	})
+	made, given := metric("parley_live_results_made_total"), metric("parley_live_results_given_total")
+	s.chat("Hello", "")
+	for _, conn := range conns {
+		all(conn)
+	}
+	if made, given = metric("parley_live_results_made_total")-made, metric("parley_live_results_given_total")-given; made > given/sockets/each*2 {
+		t.Errorf("%.0f results were made, for the %.0f that were given", made, given)
+	}
+}
+
+// TestAgentsAreBounded: a business has as many agents as the operator lets it, however many are made at once.
+func TestAgentsAreBounded(t *testing.T) {
+	t.Parallel()
+	const most = 5 // with demo
+	s := start(t, fmt.Sprintf("PARLEY_MAX_AGENTS=%d", most))
+	var query strings.Builder
+	for i := range 10 {
+		fmt.Fprintf(&query, `a%d: createAgent(input: {name: "A"}) { id } `, i)
+	}
+	answer := s.graphql(withToken(token), "mutation { "+query.String()+"}", nil)
+	for _, e := range at(answer, "errors").([]any) {
+		if at(e, "extensions", "code") != "BAD_USER_INPUT" || at(e, "extensions", "reason") != "limit_reached" {
+			t.Errorf("an error: %v", e)
+		}
+	}
+	if n := len(at(s.query(token, "{ agents(first: 100) { nodes { id } } }", nil), "agents", "nodes").([]any)); n != most {
+		t.Errorf("%d agents", n)
+	}
+	s.query(token, `mutation { deleteAgent(id: "demo") }`, nil)
+	s.query(token, `mutation { createAgent(input: {name: "A"}) { id } }`, nil)
+}
+
+// TestReadsEnd: whatever a query, a mutation or a REST read waits for, it is answered in time, and says why.
+func TestReadsEnd(t *testing.T) {
+	t.Parallel()
+	f := production(t, 1)
+	s := f.replicas[0]
+	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(f.database)))
+	defer func() { _ = db.Close() }()
+	lock, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback() }()
+	if _, err := lock.ExecContext(t.Context(), "LOCK TABLE runs, endpoints IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for name, c := range map[string]struct {
+		method, path, body string
+		status             int
+	}{
+		"a query":     {"POST", "/graphql", `{"query":"{ runs { nodes { id } } }"}`, http.StatusOK},
+		"a REST read": {"GET", "/v1/webhooks", "", http.StatusServiceUnavailable},
+	} {
+		status, header, answer, err := s.try(ctx, c.method, c.path, withToken(token), c.body)
+		if err != nil || status != c.status || !strings.Contains(string(answer), "too_slow") || status != http.StatusOK && header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d %v %s, %v", name, status, header, answer, err)
+		}
+	}
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	s.query(token, "{ runs { nodes { id } } }", nil)
+	var lists strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&lists, `l%d: events(filter: {sessionId: "ses_%d"}) { nodes { id } } `, i, i)
+	}
+	if code, _ := s.refused(withToken(token), "{ "+lists.String()+"}", nil); code != "TOO_COMPLEX" {
+		t.Errorf("20 lists at once: %v", code)
+	}
 }

@@ -61,7 +61,7 @@ func TestPrintedAddress(t *testing.T) {
 		t.Run(host, func(t *testing.T) {
 			t.Parallel()
 			_, port, _ := strings.Cut(servers.FreePort(t), ":")
-			s := &server{t: t, dir: t.TempDir(), env: []string{"PARLEY_ADDR=" + host + ":" + port, "PARLEY_BOOTSTRAP_API_KEY=sk_a", "PARLEY_BOOTSTRAP_TOKEN=at_" + strings.Repeat("~", 197)}}
+			s := &server{t: t, dir: t.TempDir(), env: []string{"PARLEY_ADDR=" + host + ":" + port, "PARLEY_BOOTSTRAP_API_KEY=sk_" + strings.Repeat("a", 13), "PARLEY_BOOTSTRAP_TOKEN=at_" + strings.Repeat("~", 197)}}
 			s.up()
 			if want := "http://127.0.0.1:" + port; s.url() != want {
 				t.Errorf("it prints %s, want %s", s.url(), want)

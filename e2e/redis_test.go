@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"database/sql"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/uptrace/bun/driver/pgdriver"
@@ -54,7 +55,8 @@ func TestRealRedis(t *testing.T) {
 }
 
 // TestLiveDeliveriesWithoutRedis watches deliveries while Redis is taken away and brought back, one of long ago among them, which is
-// sent again: each comes, and how it ends.
+// sent again: each comes, and how it ends. What other replicas change would be lost meanwhile, so who watches is told to query again when
+// Redis goes, and when it is back.
 func TestLiveDeliveriesWithoutRedis(t *testing.T) {
 	t.Parallel()
 	f := production(t, 1, "PARLEY_DELIVERY_RETRIES=0")
@@ -75,7 +77,18 @@ func TestLiveDeliveriesWithoutRedis(t *testing.T) {
 	}
 	old := at(s.list(endpoint, "FAILED"), 0, "id")
 	up.Store(true)
-	live := s.subscribe(token, `subscription($id: ID) { deliveries(endpointId: $id) { id status attempts { number } } }`, object{"id": endpoint})
+	watch := func() *subscriber {
+		return s.subscribe(token, `subscription($id: ID) { deliveries(endpointId: $id) { id status attempts { number } } }`, object{"id": endpoint})
+	}
+	live := watch()
+	again := func() {
+		t.Helper()
+		if why := <-live.end; !strings.Contains(why, `"reason":"changes_lost"`) {
+			t.Fatalf("it ended with %s", why)
+		}
+		live = watch()
+		s.query(token, "{ viewer { scope } }", nil) // by now it has begun
+	}
 	ends := func(id any, attempts int) {
 		t.Helper()
 		for {
@@ -96,12 +109,14 @@ func TestLiveDeliveriesWithoutRedis(t *testing.T) {
 	ends(nil, 1) // it watches
 	f.bell.Kill()
 	redis("degraded")
+	again()
 	s.query(token, redeliver, object{"id": old})
 	ends(old, 2)
 	s.chat("Hello", "")
 	ends(nil, 1)
 	f.bell.Up()
 	redis("ok")
+	again()
 	s.query(token, redeliver, object{"id": old})
 	ends(old, 3)
 }

@@ -40,7 +40,7 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 		if errors.As(err, &gql) {
 			out.Path, out.Locations = gql.Path, gql.Locations
 		}
-		refusal, refused := store.AsError(err)
+		refusal, refused := store.AsError(store.Cause(ctx, err))
 		switch {
 		case refused:
 			if cause := errors.Unwrap(refusal); cause != nil {

@@ -3310,7 +3310,7 @@ type Mutation {
     "Only what failed or was skipped; else everything, what was delivered and what is older than the endpoint too."
     failedOnly: Boolean = true
   ): ReplayJob!
-  "Makes an agent."
+  "Makes an agent. A business may have 1,000, unless the operator says otherwise, else ` + "`" + `limit_reached` + "`" + `."
   createAgent(
     "Its settings."
     input: AgentInput!
@@ -3360,7 +3360,7 @@ type Subscription {
     "After this cursor."
     after: String
   ): EventEdge!
-  "Each change of a delivery, live."
+  "Each change of a delivery, live. After a loss it ends with CURSOR_EXPIRED, reason ` + "`" + `changes_lost` + "`" + `: subscribe again, and read the query."
   deliveries(
     "Only those to this endpoint."
     endpointId: ID

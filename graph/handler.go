@@ -93,6 +93,7 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	server.Use(bounder{limits.Tokens, parsed})
 	server.Use(&limiter{limits: limits})
 	server.Use(oneLoad{})
+	server.Use(deadline{})
 	if cfg.Admit != nil {
 		server.Use(charger{cfg.Admit})
 	}

@@ -40,6 +40,7 @@ func (l Limits) orDefault() Limits {
 const (
 	assumedSize = 10      // of a list that says nothing of its size with @listSize
 	objectCost  = 10      // of a field that holds a whole JSON object
+	listCost    = 1_000   // of a list that the operation itself asks for, beside its rows: the database may look at many more than it gives
 	endlessCost = 1 << 40 // sums stop here
 
 	// What introspection answers with is bounded by the schema for each field and list that it asks for. The query of the usual
@@ -169,7 +170,11 @@ func (m *measure) field(f *ast.Field, page int) extent {
 		weight = objectCost
 	}
 	below := m.selections(f.SelectionSet, m.page(f))
-	return extent{fields: 1, depth: below.depth + 1, cost: min(1+size*(weight-1+below.cost), endlessCost), lists: below.lists, schema: below.schema}
+	own := 1
+	if f.ObjectDefinition.Name == "Query" && f.Definition.Arguments.ForName("first") != nil {
+		own = listCost
+	}
+	return extent{fields: 1, depth: below.depth + 1, cost: min(own+size*(weight-1+below.cost), endlessCost), lists: below.lists, schema: below.schema}
 }
 
 // page is how many edges the field's connection may hold: its `first` or `last`. What is no number there is refused when

@@ -47,8 +47,13 @@ func (a *API) methods(of map[string]handler) http.Handler {
 		h := of[r.Method]
 		switch {
 		case h != nil:
+			if r.Method == http.MethodGet {
+				ctx, cancel := store.WithDeadline(r.Context(), store.ReadTime)
+				defer cancel()
+				r = r.WithContext(ctx)
+			}
 			if err := h(w, r); err != nil {
-				a.fail(w, r, err)
+				a.fail(w, r, store.Cause(r.Context(), err))
 			}
 		case of == nil:
 			write(w, http.StatusNotFound, problem{"there is nothing at this path", "not_found"})

@@ -203,6 +203,9 @@ func (s *Store) CreateAgent(ctx context.Context, v *Viewer, in AgentInput) (*Age
 	err := s.Change(4096, func(ctx context.Context, t *Tx) error {
 		made := *agent
 		made.CreatedAt = t.Now
+		if err := s.roomForAgent(ctx, t, v.BusinessID); err != nil {
+			return err
+		}
 		if err := s.applyAgent(&made, in, t.Now); err != nil {
 			return err
 		}
@@ -215,6 +218,24 @@ func (s *Store) CreateAgent(ctx context.Context, v *Viewer, in AgentInput) (*Age
 		return nil, err
 	}
 	return s.Agent(ctx, v.BusinessID, agent.ID)
+}
+
+// roomForAgent refuses where the business has as many agents as it may. It takes roomForEndpoint's lock, for the same reason, and not
+// one of its own: two batches that took two locks in different orders would wait for each other.
+func (s *Store) roomForAgent(ctx context.Context, t *Tx, business string) error {
+	if t.remote {
+		if _, err := t.NewRaw("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", "endpoints of "+business).Exec(ctx); err != nil {
+			return fmt.Errorf("lock the agents of %s: %w", business, err)
+		}
+	}
+	n, err := t.NewSelect().Model((*Agent)(nil)).Where("business_id = ? AND deleted_at IS NULL", business).Count(ctx)
+	if err != nil {
+		return fmt.Errorf("count the agents of %s: %w", business, err)
+	}
+	if int(n) >= s.cfg.MaxAgents {
+		return refuse(CodeInvalid, "limit_reached", fmt.Sprintf("a business may have %d agents: delete one first", s.cfg.MaxAgents))
+	}
+	return nil
 }
 
 // UpdateAgent changes an agent: what the input leaves out stays.

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Code says what kind of refusal an Error is. Each transport has one table from these to its own: status codes in rest,
@@ -75,6 +77,24 @@ func AsError(err error) (*Error, bool) {
 	return nil, false
 }
 
+// ReadTime is how long a caller's reading may take.
+const ReadTime = 10 * time.Second
+
+// WithDeadline ends ctx after a while, with ErrTooSlow as its cause.
+func WithDeadline(ctx context.Context, within time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, within, ErrTooSlow)
+}
+
+// Cause is ErrTooSlow for whatever went wrong in a context that has ended by its WithDeadline, and err itself otherwise: drivers have
+// many words for it.
+func Cause(ctx context.Context, err error) error {
+	var refusal *Error
+	if err != nil && !errors.As(err, &refusal) && errors.Is(context.Cause(ctx), ErrTooSlow) {
+		return ErrTooSlow
+	}
+	return err
+}
+
 // Is matches errors of the same code and reason, so that errors.Is works with the values below.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
@@ -87,6 +107,7 @@ var (
 	ErrForbidden       = refuse(CodeForbidden, "forbidden", "this credential may not do that")
 	ErrOverloaded      = unavailable("overloaded", "the server has more to write than it can take: try again shortly")
 	ErrUnavailable     = unavailable("unavailable", "the service is unavailable for the moment: try again shortly")
+	ErrTooSlow         = unavailable("too_slow", "the answer took too long: ask for less, or try again shortly")
 	ErrShuttingDown    = unavailable("shutting_down", "the server is shutting down: send this again")
 	ErrAgentNotFound   = refuse(CodeNotFound, "agent_not_found", "there is no such agent")
 	ErrSessionNotFound = refuse(CodeNotFound, "session_not_found", "this agent has no such session")

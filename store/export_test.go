@@ -243,3 +243,27 @@ func (s *Store) LongAgo(ctx context.Context, business string, n int, over time.D
 	}
 	return err
 }
+
+// ReadForEver reads until ctx ends.
+func (s *Store) ReadForEver(ctx context.Context) error {
+	query := "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+	if s.remote() {
+		query = "SELECT count(*) FROM (SELECT pg_sleep(3600)) AS sleep"
+	}
+	var n int
+	return s.read.NewRaw(query).Scan(ctx, &n)
+}
+
+// WaitForReads waits until so many reads of a business run or wait.
+func (s *Store) WaitForReads(ctx context.Context, business string, n int) {
+	for {
+		s.fair.mu.Lock()
+		t := s.fair.of[business]
+		there := t != nil && t.users == n && len(t.places) == s.fair.each
+		s.fair.mu.Unlock()
+		if there || ctx.Err() != nil {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

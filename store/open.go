@@ -32,6 +32,7 @@ type Config struct {
 
 	SessionTTL    time.Duration           // sliding time-to-live of a session
 	Retention     time.Duration           // how long events, deliveries and messages are kept
+	MaxAgents     int                     // a business; 0: 1,000
 	CheckURL      func(raw string) Faults // of a webhook
 	CheckModelURL func(raw string) Faults
 	CheckSchema   func(schema JSONObject) Faults // of a tool's parameters
@@ -71,6 +72,7 @@ type Store struct {
 	db      *bun.DB // the writer: for SQLite a single connection
 	read    *bun.DB // readers, beside the writer
 	keyed   *bun.DB // of what every request reads: connections of their own, which need not wait behind lists
+	fair    *fairReads
 	leases  *bun.DB // on PostgreSQL one connection of their own, and the clock's: they must not wait behind whoever reads
 	sealer  *Sealer
 	batcher *batcher
@@ -93,6 +95,9 @@ type Store struct {
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MaxAgents == 0 {
+		cfg.MaxAgents = 1000
 	}
 	if cfg.MaxCredentials == 0 {
 		cfg.MaxCredentials = 100
@@ -231,13 +236,15 @@ func (s *Store) openSQLite(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("open the SQLite database %s: %w", path, err), s.db.Close(), s.unlock())
 	}
 	s.leases = s.db
-	if s.read, err = open("&_pragma=query_only(true)&_pragma=cache_size(-2048)", 4); err != nil {
+	if s.read, err = open("&_pragma=query_only(true)&_pragma=cache_size(-2048)", fileReaders); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.unlock())
 	}
-	if s.keyed, err = open("&_pragma=query_only(true)&_pragma=cache_size(-2048)", 1); err != nil {
+	if s.keyed, err = open("&_pragma=query_only(true)&_pragma=cache_size(-1024)", fileKeyedReaders); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.read.Close(), s.unlock())
 	}
 	s.pools = append(s.pools, &pool{s.keyed})
+	s.fair = newFairReads(fileReaders)
+	s.read = s.read.WithQueryHook(s.fair)
 	return nil
 }
 
@@ -275,11 +282,13 @@ func createPrivate(path string) error {
 }
 
 func (s *Store) openPostgres(ctx context.Context) error {
-	readers, err := openPool(s.cfg.URL, readers, &s.servers, inOrder)
+	readers, err := openPool(s.cfg.URL, mostReaders, &s.servers, inOrder)
 	if err != nil {
 		return err
 	}
-	s.db, s.read = readers.DB, readers.DB
+	s.db = readers.DB
+	s.fair = newFairReads(mostReaders)
+	s.read = s.db.WithQueryHook(s.fair)
 	var of *pool
 	if of, err = s.anotherPool(1); err == nil {
 		s.leases = of.DB
@@ -313,8 +322,14 @@ func (s *Store) anotherPool(connections int, params ...map[string]string) (*pool
 // The connections to PostgreSQL beside those of the leases and the batchers. What every turn and every delivery reads does not wait
 // behind lists.
 const (
-	readers      = 14
+	mostReaders  = 14
 	keyedReaders = 6
+)
+
+// The same of a SQLite file.
+const (
+	fileReaders      = 4
+	fileKeyedReaders = 2
 )
 
 // remote says whether a connection to the database can be lost while the database lives on.

@@ -10,7 +10,8 @@ import (
 	"parley/store/hook"
 )
 
-// patience is how long Redis may take for anything. Whoever calls knows what to do without an answer, so nothing is retried.
+// patience is how long Redis may take for anything. Whoever calls knows what to do without an answer, so nothing is retried;
+// and one with a deadline of its own is answered by then.
 const patience = 2 * time.Second
 
 var errURL = errors.New("the Redis URL must be redis://user:password@host:port/database or rediss://…; with ?master_name=NAME the hosts are " +
@@ -32,14 +33,14 @@ func connect(raw string) (redis.UniversalClient, error) {
 		if err != nil {
 			return nil, errURL
 		}
-		o.MaxRetries, o.DialTimeout, o.ReadTimeout, o.WriteTimeout = -1, patience, patience, patience
+		o.MaxRetries, o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = -1, patience, patience, patience, true
 		return redis.NewFailoverClient(o), nil
 	case query.Has("addr"):
 		o, err := redis.ParseClusterURL(raw)
 		if err != nil {
 			return nil, errURL
 		}
-		o.MaxRetries, o.DialTimeout, o.ReadTimeout, o.WriteTimeout = -1, patience, patience, patience
+		o.MaxRetries, o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = -1, patience, patience, patience, true
 		o.PoolSize = 2 * hook.Shards // a reader a shard blocks a connection
 		return redis.NewClusterClient(o), nil
 	}
@@ -47,7 +48,7 @@ func connect(raw string) (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, errURL
 	}
-	o.MaxRetries, o.DialTimeout, o.ReadTimeout, o.WriteTimeout = -1, patience, patience, patience
+	o.MaxRetries, o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = -1, patience, patience, patience, true
 	return redis.NewClient(o), nil
 }
 

@@ -2,9 +2,7 @@ package stream_test
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,25 +21,6 @@ func (w *world) endpoint() *store.Endpoint {
 		w.t.Fatal(err)
 	}
 	return p
-}
-
-// write changes the database behind the store's back, as another replica does.
-func (w *world) write(query string, args ...any) {
-	w.t.Helper()
-	db, err := sql.Open("sqlite", strings.TrimPrefix(w.database, "file:")+"?_pragma=busy_timeout(30000)")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
-	if _, err := db.ExecContext(w.t.Context(), query, args...); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// aged has all deliveries have been made long ago.
-func (w *world) aged() {
-	w.t.Helper()
-	w.write("UPDATE deliveries SET id = 'dlv_00' || substr(id, 7)")
 }
 
 // watch subscribes to the deliveries of the business.
@@ -83,130 +62,118 @@ func (v *watcher) expect(n int, status store.DeliveryStatus) {
 	}
 }
 
-// TestDeliveriesAreFoundUnheard loses all that the bell tells, while the stream seems to be well, or has been lost, or is away.
-func TestDeliveriesAreFoundUnheard(t *testing.T) {
+// lost waits for a subscription's end with the error that says: query again.
+func (v *watcher) lost() {
+	v.t.Helper()
+	ctx, cancel := context.WithTimeout(v.t.Context(), 90*time.Second)
+	defer cancel()
+	for {
+		_, err := v.sub.Next(ctx)
+		if refusal, ok := store.AsError(err); ok && refusal.Code == store.CodeCursorExpired && refusal.Reason == "changes_lost" {
+			return
+		} else if err != nil {
+			v.t.Fatalf("it ended with %v", err)
+		}
+	}
+}
+
+// TestRowsAreReadOnceForAll: many subscriptions of a business get the same rows, which were read once, whether this server has changed
+// them or another one; and those to one endpoint get its rows alone.
+func TestRowsAreReadOnceForAll(t *testing.T) {
 	t.Parallel()
 	yes := func() bool { return true }
-	var losses atomic.Int64
-	for name, cfg := range map[string]stream.HubConfig{
-		"well":               {Ringing: yes},
-		"well, and lost one": {Ringing: yes, Losses: func() int64 { return losses.Add(1) }},
-		"away":               {},
-	} {
+	for name, cfg := range map[string]stream.HubConfig{"well": {Ringing: yes}, "away": {}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, cfg)
-			w.endpoint()
-			v := w.watch()
-			w.happen(3)
-			v.expect(3, store.Pending)
-			w.happen(2)
-			v.expect(2, store.Pending)
+			first, second := w.endpoint(), w.endpoint()
+			all := make([]*stream.DeliverySubscription, 50)
+			for i := range all {
+				all[i] = w.watch().sub
+			}
+			one, err := w.hub.SubscribeDeliveries(t.Context(), w.viewer.BusinessID, &second.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(one.Close)
+			tell := w.hub.Offer
+			if name == "away" {
+				tell = w.hub.Changed // by this server itself
+			}
+			tell(w.happen(1))
+			var rows []*store.Delivery
+			for _, s := range all {
+				got, err := s.Next(t.Context())
+				if err != nil || len(got) != 2 {
+					t.Fatalf("%d rows, %v", len(got), err)
+				}
+				if rows == nil {
+					rows = got
+				}
+				if got[0] != rows[0] || got[1] != rows[1] {
+					t.Fatal("rows were read again for another subscription")
+				}
+			}
+			if got, err := one.Next(t.Context()); err != nil || len(got) != 1 || got[0].EndpointID != second.ID || second.ID == first.ID {
+				t.Errorf("to the second endpoint: %v, %v", got, err)
+			}
 		})
 	}
 }
 
-// TestOldDeliveriesAreFoundUnheard sends deliveries of long ago again, of which no bell tells.
-func TestOldDeliveriesAreFoundUnheard(t *testing.T) {
+// TestWhoWatchesIsToldOfALoss: a loss, however it comes, ends the subscriptions that there are, and none that begin after it.
+func TestWhoWatchesIsToldOfALoss(t *testing.T) {
+	t.Parallel()
+	var ringing atomic.Bool
+	var losses atomic.Int64
+	ringing.Store(true)
+	w := newWorld(t, stream.HubConfig{Ringing: ringing.Load, Losses: losses.Load})
+	w.endpoint()
+	many := make([]string, 101)
+	for i := range many {
+		many[i] = fmt.Sprint("dlv_", i)
+	}
+	for _, lose := range []func(){
+		func() { losses.Add(1) },
+		func() { ringing.Store(false) },
+		func() { ringing.Store(true) },
+		func() { w.hub.Offer([]stream.Entry{{BusinessID: w.viewer.BusinessID, Deliveries: many}}) }, // of one commit
+	} {
+		a, b := w.watch(), w.watch()
+		w.hub.Changed(w.happen(1))
+		a.expect(1, store.Pending)
+		lose()
+		a.lost()
+		b.lost()
+	}
+	slow, quick := w.watch(), w.watch()
+	for range 11 {
+		entries := w.happen(100)
+		w.hub.Changed(entries)
+		quick.expect(len(entries), store.Pending)
+	}
+	slow.lost()
+}
+
+// TestWatchersAreBounded: so many different subscriptions a business, and another business has its own.
+func TestWatchersAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, stream.HubConfig{})
-	w.endpoint()
-	w.happen(3)
-	w.write("UPDATE deliveries SET status = 'failed', attempts = 3, next_attempt_at = NULL")
-	w.aged()
-	v := w.watch()
-	list, err := w.store.Deliveries(t.Context(), w.viewer.BusinessID, store.DeliveryFilter{}, store.PageInput{First: 10})
-	if err != nil || len(list.Nodes()) != 3 {
-		t.Fatal(list, err)
+	var last *watcher
+	for range 200 {
+		last = w.watch()
 	}
-	for _, d := range list.Nodes() {
-		if _, err := w.store.Redeliver(t.Context(), w.viewer, d.ID); err != nil {
-			t.Fatal(err)
-		}
+	_, err := w.hub.SubscribeDeliveries(t.Context(), w.viewer.BusinessID, nil)
+	if refusal, ok := store.AsError(err); !ok || refusal.Reason != "limit_reached" {
+		t.Errorf("one more: %v", err)
 	}
-	v.expect(3, store.Retrying)
-}
-
-// TestMoreRingsThanAReaderKeeps disables the endpoint of a backlog of long ago: the bell brings more ids than a reader keeps, and it
-// finds them by itself.
-func TestMoreRingsThanAReaderKeeps(t *testing.T) {
-	t.Parallel()
-	const n, atOnce = 3000, 500
-	w := newWorld(t, stream.HubConfig{NoPoll: true})
-	p := w.endpoint()
-	w.happen(1)
-	w.multiply(n - 1)
-	w.aged()
-	v := w.watch()
-	off := store.Disabled
-	if _, err := w.store.UpdateEndpoint(t.Context(), w.viewer, p.ID, store.EndpointInput{Status: &off}); err != nil {
+	other, err := w.hub.SubscribeDeliveries(t.Context(), "biz_other", nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.store.EndWaiting(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	var ids []string
-	page := store.PageInput{First: 100}
-	for more := true; more; {
-		c, err := w.store.Deliveries(t.Context(), w.viewer.BusinessID, store.DeliveryFilter{}, page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range c.Nodes() {
-			ids = append(ids, d.ID)
-		}
-		page.After, more = c.PageInfo.EndCursor, c.PageInfo.HasNextPage
-	}
-	for len(ids) > 0 {
-		k := min(atOnce, len(ids))
-		w.hub.Offer([]stream.Entry{{BusinessID: w.viewer.BusinessID, Deliveries: ids[:k]}})
-		ids = ids[k:]
-	}
-	v.expect(n, store.Skipped)
-}
-
-// multiply makes n more deliveries like the one that there is.
-func (w *world) multiply(n int) {
-	w.t.Helper()
-	w.write(`INSERT INTO deliveries (id, business_id, endpoint_id, event_id, seq, lane, status, attempts, leased, next_attempt_at, trigger_name, created_at, updated_at)
-		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
-		SELECT id || i, business_id, endpoint_id, event_id || i, seq, lane, status, attempts, leased, next_attempt_at, trigger_name, created_at, updated_at FROM deliveries CROSS JOIN n`, n)
-}
-
-// TestChangesOfOneInstant changes more deliveries in one transaction than a reader reads at once.
-func TestChangesOfOneInstant(t *testing.T) {
-	t.Parallel()
-	const n = 5500 // and one reading takes 5,000
-	w := newWorld(t, stream.HubConfig{NoPoll: true})
-	w.endpoint()
-	w.happen(1)
-	w.multiply(n - 1)
-	v := w.watch()
-	w.write("UPDATE deliveries SET status = 'failed', next_attempt_at = NULL, updated_at = ?", int64(store.Now()))
-	w.hub.Offer([]stream.Entry{{BusinessID: w.viewer.BusinessID}})
-	v.expect(n, store.Failed)
-}
-
-// TestLateCommitsAreFound commits changes whose transactions began before others that a reader has seen, of other deliveries and
-// of the same ones.
-func TestLateCommitsAreFound(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, stream.HubConfig{NoPoll: true})
-	w.endpoint()
-	v := w.watch()
-	w.happen(2)
-	look := []stream.Entry{{BusinessID: w.viewer.BusinessID}}
-	w.hub.Offer(look)
-	v.expect(2, store.Pending)
-	for i := range 2 {
-		w.write("UPDATE deliveries SET status = 'delivered', attempts = 1, next_attempt_at = NULL, updated_at = ? WHERE seq = ?",
-			int64(store.Now().Add(-20*time.Second)), i+1)
-		w.hub.Offer(look)
-		v.expect(1, store.Delivered)
-		if i == 0 { // the one that is shown already is not shown again
-			w.write("UPDATE deliveries SET status = 'delivered' WHERE seq = 1")
-		}
-	}
+	other.Close()
+	last.sub.Close()
+	w.watch()
 }
 
 // TestWatcherWaitsForTheDatabase rings for deliveries while PostgreSQL is away: their reader waits, and shows them when it is back.
