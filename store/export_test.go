@@ -243,3 +243,12 @@ func (s *Store) LongAgo(ctx context.Context, business string, n int, over time.D
 	}
 	return err
 }
+
+// FirstID is the least id of an instant.
+var FirstID = firstID
+
+// UsageMark is up to where runs are in the sums of hours.
+func (s *Store) UsageMark(ctx context.Context) (id string, err error) {
+	err = s.read.NewRaw("SELECT id FROM usage_marks WHERE kind = 'run'").Scan(ctx, &id)
+	return id, err
+}

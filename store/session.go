@@ -68,6 +68,7 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 	var step *turnStep
 	if !fresh && in.Ticket == nil && in.Place == "" && in.Key == nil { // else there is more to look at
 		step = &turnStep{session: in.SessionID, lock: func(t *tx) []any {
+			runID = t.timely("run", runID)
 			return []any{
 				in.SessionID, runID, int64(t.now.Add(in.Lease)), int64(t.now.Add(s.cfg.SessionTTL)), in.BusinessID, in.AgentID, string(in.Channel),
 				int64(t.now),
@@ -75,6 +76,7 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 		}}
 	}
 	err := s.batcher.doTurn(2048+2*len(in.Text), step, func(ctx context.Context, t *tx) error {
+		runID = t.timely("run", runID)
 		lock := Session{
 			ID: turn.SessionID, BusinessID: in.BusinessID, AgentID: in.AgentID, Channel: in.Channel, LastSequence: 1,
 			ExpiresAt: t.now.Add(s.cfg.SessionTTL), RunID: &runID, Fence: 1, CreatedAt: t.now,
