@@ -93,6 +93,7 @@ func (h *Hub) regressed(f *feed) {
 		delete(h.feeds, f.business)
 	}
 	f.lose()
+	h.cfg.Pages.Forget(f.business)
 	h.cfg.Log.Error("the database has lost events that subscribers were given: their subscriptions end", "business", f.business)
 	h.cfg.Regressed(f.business)
 }

@@ -24,6 +24,7 @@ type world struct {
 	database string // its URL
 	store    *store.Store
 	viewer   *store.Viewer
+	pages    *stream.Pages
 	hub      *stream.Hub
 
 	mu        sync.Mutex
@@ -60,7 +61,8 @@ func newWorldOn(t *testing.T, database string, cfg stream.HubConfig) *world {
 	if w.viewer, err = w.store.Authenticate(t.Context(), store.KindAccessToken, made.Token); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Store = w.store
+	w.pages = stream.NewPages(w.store)
+	cfg.Store, cfg.Pages = w.store, w.pages
 	w.hub = stream.NewHub(cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -242,6 +244,14 @@ func TestLostCommitsEndSubscriptions(t *testing.T) {
 				s := w.subscribe(nil, nil)
 				w.hub.Offer(w.happen(10))
 				w.expect(s, 1, 10)
+				gone, err := w.pages.Events(t.Context(), w.viewer.BusinessID, []int64{8, 9, 10})
+				if err != nil || len(gone) != 3 {
+					t.Fatalf("%d events, %v", len(gone), err)
+				}
+				lost := map[string]bool{}
+				for _, e := range gone {
+					lost[e.ID] = true
+				}
 				w.goBack(7)
 				after(w)
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -257,10 +267,19 @@ func TestLostCommitsEndSubscriptions(t *testing.T) {
 				if b := <-told; b != w.viewer.BusinessID {
 					t.Errorf("of %s is told", b)
 				}
-				from := int64(7)
+				from := int64(0) // of which pages were read
 				s = w.subscribe(&from, nil)
-				w.hub.Offer(w.happen(3))
-				w.expect(s, 8, 10)
+				w.happen(3)
+				w.expect(s, 1, 10)
+				events, err := w.pages.Events(t.Context(), w.viewer.BusinessID, []int64{8, 9, 10})
+				if err != nil || len(events) != 3 {
+					t.Fatalf("%d events, %v", len(events), err)
+				}
+				for _, e := range events {
+					if lost[e.ID] {
+						t.Errorf("a page has the lost event %d", e.Seq)
+					}
+				}
 			})
 		}
 	}

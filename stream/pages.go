@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -21,6 +22,9 @@ type Pages struct {
 	flight singleflight.Group
 	heads  *lru.Cache[place, kept[[]store.Head]]
 	events *lru.Cache[place, kept[*store.Event]]
+
+	mu    sync.Mutex     // guards times
+	times map[string]int // how often what was read of a business was forgotten
 }
 
 // PageNumbers is how many numbers a page has: page 0 those from 1 on.
@@ -38,6 +42,7 @@ const (
 
 type place struct {
 	business string
+	time     int   // of the business: what was read in an earlier one is not found
 	n        int64 // a page, or an event's number
 }
 
@@ -50,7 +55,21 @@ type kept[T any] struct {
 func NewPages(s *store.Store) *Pages {
 	return &Pages{
 		store: s, heads: lru.New[place, kept[[]store.Head]](headsBytes, headsBytes/4), events: lru.New[place, kept[*store.Event]](eventsBytes, eventsBytes/4),
+		times: map[string]int{},
 	}
+}
+
+// Forget forgets what was read of a business: the database has lost some of it.
+func (p *Pages) Forget(business string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.times[business]++
+}
+
+func (p *Pages) timeOf(business string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.times[business]
 }
 
 // PageOf is the page in which a number stands.
@@ -58,7 +77,7 @@ func PageOf(seq int64) int64 { return (seq - 1) / PageNumbers }
 
 // Heads are the heads of a page, oldest first: at least those up to the number upTo that are still kept, and maybe more.
 func (p *Pages) Heads(ctx context.Context, business string, page, upTo int64) ([]store.Head, error) {
-	key, end := place{business, page}, (page+1)*PageNumbers
+	key, end := place{business, p.timeOf(business), page}, (page+1)*PageNumbers
 	enough := func(heads []store.Head) bool { return len(heads) > 0 && heads[len(heads)-1].Seq >= min(upTo, end) }
 	if k, ok := p.heads.Get(key); ok && time.Now().Before(k.until) && enough(k.value) {
 		return k.value, nil
@@ -76,7 +95,7 @@ func (p *Pages) Heads(ctx context.Context, business string, page, upTo int64) ([
 	}
 	// A reading that began before may have come too early for upTo; the next one has not.
 	for again := false; ; again = true {
-		v, err := p.once(ctx, fmt.Sprint("heads ", page, " ", business), read)
+		v, err := p.once(ctx, fmt.Sprint("heads ", key), read)
 		if heads, _ := v.([]store.Head); err != nil || again || enough(heads) {
 			return heads, err
 		}
@@ -87,9 +106,9 @@ func (p *Pages) Heads(ctx context.Context, business string, page, upTo int64) ([
 func (p *Pages) Events(ctx context.Context, business string, seqs []int64) ([]*store.Event, error) {
 	var events []*store.Event
 	var missing []int64
-	now := time.Now()
+	at, now := p.timeOf(business), time.Now()
 	for _, seq := range seqs {
-		if k, ok := p.events.Get(place{business, seq}); ok && now.Before(k.until) {
+		if k, ok := p.events.Get(place{business, at, seq}); ok && now.Before(k.until) {
 			events = append(events, k.value)
 		} else {
 			missing = append(missing, seq)
@@ -98,10 +117,10 @@ func (p *Pages) Events(ctx context.Context, business string, seqs []int64) ([]*s
 	if len(missing) == 0 {
 		return events, nil
 	}
-	v, err := p.once(ctx, fmt.Sprint("events ", missing, business), func(ctx context.Context) (any, error) {
+	v, err := p.once(ctx, fmt.Sprint("events ", missing, at, business), func(ctx context.Context) (any, error) {
 		read, err := p.store.EventsAt(ctx, business, missing)
 		for _, e := range read {
-			p.events.Put(business, place{business, e.Seq}, kept[*store.Event]{e, time.Now().Add(pagesLife)}, len(e.Body)+eventSize)
+			p.events.Put(business, place{business, at, e.Seq}, kept[*store.Event]{e, time.Now().Add(pagesLife)}, len(e.Body)+eventSize)
 		}
 		return read, err
 	})
