@@ -50,7 +50,7 @@ func (s *Store) EventsAt(ctx context.Context, business string, seqs []int64) ([]
 
 // EventsAfter reads up to limit events of a business after a number and up to another, oldest first.
 func (s *Store) EventsAfter(ctx context.Context, business string, after, upTo int64, filter *EventFilter, limit int) ([]*Event, error) {
-	if filter.all() {
+	if filter.All() {
 		return s.eventsBetween(ctx, business, after, upTo, oldestFirst, limit)
 	}
 	seqs, err := s.Matching(ctx, business, after, upTo, filter, limit)
@@ -62,7 +62,7 @@ func (s *Store) EventsAfter(ctx context.Context, business string, after, upTo in
 
 // EventsBefore reads up to limit events of a business with numbers below before and above after, newest first.
 func (s *Store) EventsBefore(ctx context.Context, business string, after, before int64, filter *EventFilter, limit int) ([]*Event, error) {
-	if filter.all() {
+	if filter.All() {
 		return s.eventsBetween(ctx, business, after, before-1, newestFirst, limit)
 	}
 	seqs, err := s.matching(ctx, business, after, before-1, filter, newestFirst, limit)
@@ -140,8 +140,8 @@ func known[T comparable](wanted, all []T) []T {
 	return slices.DeleteFunc(slices.Clone(all), func(v T) bool { return !slices.Contains(wanted, v) })
 }
 
-// all says whether the filter selects everything.
-func (f *EventFilter) all() bool {
+// All says whether the filter selects everything.
+func (f *EventFilter) All() bool {
 	return f == nil || f.AgentID == nil && f.ConversationID == nil && f.SessionID == nil &&
 		len(known(f.Types, EventTypes)) == len(EventTypes) && len(known(f.Channels, Channels)) == len(Channels)
 }

@@ -8,22 +8,28 @@ import (
 
 const (
 	prunedAtOnce = 500         // rows of a kind a transaction: retention must not hold up what is new
+	oldAtOnce    = 5000        // events that are too old, by their ids, a look
 	pruneEvery   = time.Minute // how often there is a look for what is too old
 	keptBatches  = time.Hour   // the ids of batches are needed for seconds
 )
 
-// RunRetention removes what is older than Config.Retention, in small batches, until ctx ends.
+// RunRetention removes what is older than Config.Retention, and sums up what was used, in small batches, until ctx ends.
 func (s *Store) RunRetention(ctx context.Context) error {
 	ticker := time.NewTicker(pruneEvery)
 	defer ticker.Stop()
 	for {
-		for ctx.Err() == nil {
-			more, err := s.Prune(ctx, s.Now().Add(-s.cfg.Retention))
-			if err != nil && ctx.Err() == nil {
-				s.log.Warn("retention", "error", err)
-			}
-			if err != nil || !more {
-				break
+		for _, step := range []func() (more bool, err error){
+			func() (bool, error) { return s.SumUsage(ctx) },
+			func() (bool, error) { return s.Prune(ctx, s.Now().Add(-s.cfg.Retention)) },
+		} {
+			for ctx.Err() == nil {
+				more, err := step()
+				if err != nil && ctx.Err() == nil {
+					s.log.Warn("retention", "error", err)
+				}
+				if err != nil || !more {
+					break
+				}
 			}
 		}
 		select {
@@ -38,18 +44,8 @@ func (s *Store) RunRetention(ctx context.Context) error {
 // whether there may be more. Events go oldest first, with their deliveries and attempts, and never past one that still has a
 // delivery to be made; the same commit moves the business's mark, below which a cursor has expired.
 func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
-	var businesses []string
-	err = s.read.NewRaw(`SELECT b.id FROM businesses b WHERE EXISTS (SELECT 1 FROM events e WHERE e.business_id = b.id
-		AND e.seq = b.pruned_seq + 1 AND e.timestamp < ?)`, before).Scan(ctx, &businesses)
-	if err != nil {
-		return false, fmt.Errorf("read whose events are too old: %w", err)
-	}
-	for _, business := range businesses {
-		rest, err := s.pruneEvents(ctx, business, before)
-		if err != nil {
-			return false, err
-		}
-		more = more || rest
+	if more, err = s.pruneFeeds(ctx, before); err != nil {
+		return false, err
 	}
 	err = s.InTx(ctx, func(ctx context.Context, t *Tx) error {
 		for _, prune := range []func(context.Context, *Tx, Time) (int, error){pruneMessages, pruneRuns} {
@@ -121,11 +117,46 @@ func (s *Store) Prune(ctx context.Context, before Time) (more bool, err error) {
 	return more, err
 }
 
-// pruneEvents removes a business's oldest events, and says whether there may be more.
-func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (more bool, err error) {
+// pruneFeeds removes old events of those whose they are: it goes along the oldest ids, past those that must stay.
+func (s *Store) pruneFeeds(ctx context.Context, before Time) (more bool, err error) {
+	for after := ""; ; {
+		var old []*Event
+		err := s.read.NewSelect().Model(&old).Column("id", "business_id").Where("event.id > ? AND event.id < ?", after, FirstID("evt", before)).
+			Order("event.id").Limit(oldAtOnce).Scan(ctx)
+		if err != nil {
+			return false, fmt.Errorf("read whose events are too old: %w", err)
+		}
+		if len(old) == 0 {
+			return more, nil
+		}
+		seen := map[string]bool{}
+		removed := 0
+		for _, e := range old {
+			if seen[e.BusinessID] {
+				continue
+			}
+			seen[e.BusinessID] = true
+			n, rest, err := s.pruneEvents(ctx, e.BusinessID, before)
+			if err != nil {
+				return false, err
+			}
+			removed, more = removed+n, more || rest
+		}
+		if len(old) < oldAtOnce {
+			return more, nil
+		}
+		if removed > 0 {
+			return true, nil
+		}
+		after = old[len(old)-1].ID
+	}
+}
+
+// pruneEvents removes a business's oldest events, and says how many, and whether there may be more.
+func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (removed int, more bool, err error) {
 	extent, err := s.Extent(ctx, business)
 	if err != nil {
-		return false, err
+		return 0, false, err
 	}
 	old, force := extent.Pruned, extent.Pruned
 	var times []struct {
@@ -135,7 +166,7 @@ func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (
 	err = s.read.NewRaw("SELECT seq, timestamp FROM events WHERE business_id = ? AND seq > ? ORDER BY seq LIMIT ?",
 		business, extent.Pruned, prunedAtOnce).Scan(ctx, &times)
 	if err != nil {
-		return false, fmt.Errorf("read the oldest events of %s: %w", business, err)
+		return 0, false, fmt.Errorf("read the oldest events of %s: %w", business, err)
 	}
 	for _, e := range times {
 		if e.Timestamp >= before {
@@ -147,7 +178,7 @@ func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (
 		}
 	}
 	if old == extent.Pruned {
-		return false, nil
+		return 0, false, nil
 	}
 	upTo := old
 	err = s.InTx(ctx, func(ctx context.Context, t *Tx) error {
@@ -168,5 +199,6 @@ func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (
 		_, err := t.NewRaw("UPDATE businesses SET pruned_seq = ? WHERE id = ? AND pruned_seq < ?", upTo, business, upTo).Exec(ctx)
 		return err
 	})
-	return err == nil && upTo > extent.Pruned && (upTo < old || len(times) == prunedAtOnce), err
+	removed = int(max(0, upTo-extent.Pruned))
+	return removed, err == nil && removed > 0 && (upTo < old || len(times) == prunedAtOnce), err
 }

@@ -71,6 +71,7 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 	err := s.Write(&Write{
 		Size: 2048 + 2*len(in.Text),
 		Read: func(t *Tx) {
+			runID = t.timely("run", runID)
 			until := t.Now.Add(in.Lease)
 			lock = &Session{
 				ID: turn.SessionID, BusinessID: in.BusinessID, AgentID: in.AgentID, Channel: in.Channel, LastSequence: 1,

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -64,13 +65,29 @@ type ChannelMessageUsage struct {
 
 const (
 	maxUsageSpan = 366 * 24 * time.Hour
-	// clockSlack is how far the instant in an id, by the clock of the replica that made it, may be from the instant of its row,
-	// by the database's. An index by id narrows a search down to so much; the row's own instant decides.
-	clockSlack = time.Hour
+	// clockSlack is how far the instant in the id of a run, or of a conversation's message, may be from the instant of its row, which
+	// is the database's: Tx.timely sees to it. So a span of ids holds all that is of a span of time, and what is older than the slack
+	// by its id has been committed.
+	clockSlack = 10 * time.Minute
+	anHour     = Time(time.Hour / time.Microsecond)
+
+	summedAtOnce = 2000 // rows of a kind a transaction
 )
+
+// timely is id, or, if its instant is too far from the transaction's, one of this moment: the replica's clock is off, or the write
+// had to wait.
+func (t *Tx) timely(prefix, id string) string {
+	if id > FirstID(prefix, t.Now.Add(-clockSlack/2)) && id < FirstID(prefix, t.Now.Add(clockSlack/2)) {
+		return id
+	}
+	now := FirstID(prefix, t.Now)
+	return now[:len(prefix)+1+len("01234567-0123")] + id[len(prefix)+1+len("01234567-0123"):]
+}
 
 // Usage sums up what a business used from one instant, inclusive, to another, exclusive: at most 366 days. What began in that
 // time counts. What is older than Config.Retention is known by the hour alone, which counts where it begins.
+//
+// It is the sum of whole hours, of rows that are in no sum yet, and of those in the hours that from and to divide.
 func (s *Store) Usage(ctx context.Context, business string, from, to Time) (*Usage, error) {
 	switch span := to.Sub(from); {
 	case to <= from:
@@ -78,9 +95,34 @@ func (s *Store) Usage(ctx context.Context, business string, from, to Time) (*Usa
 	case span > maxUsageSpan:
 		return nil, valueError("from and to may be 366 days apart").Under("to").Err()
 	}
-	within := func(prefix, kind string) []any {
-		first, last := FirstID(prefix, from.Add(-clockSlack)), FirstID(prefix, to.Add(clockSlack))
-		return []any{business, first, last, from, to, business, kind, from, to}
+	now := s.Now()
+	whole := to // hours that begin before it
+	edges := [][2]Time{{from, min(to, from+(anHour-from%anHour)%anHour)}}
+	if last := to - to%anHour; last >= from && last < to && to <= now && last >= now.Add(clockSlack-s.cfg.Retention) {
+		whole, edges = last, append(edges, [2]Time{last, to})
+	}
+	// used is what kind used, as rows that sums can be made of.
+	used := func(kind, prefix, columns, table, instant, sums string) *bun.RawQuery {
+		query, args := "SELECT "+sums+" FROM usage_hours WHERE business_id = ? AND kind = ? AND hour >= ? AND hour < ?", []any{business, kind, from, whole}
+		// rows adds those of a span of time, by a span of ids that ends or begins at the mark if that is nearer. Each of the span's ends
+		// is one value: of two, SQLite goes by one, and reads what lies beyond the other.
+		rows := func(from, to Time, summed bool) {
+			first, last := FirstID(prefix, from.Add(-clockSlack)), FirstID(prefix, to.Add(clockSlack))
+			span := "id > (SELECT CASE WHEN id > ? THEN id ELSE ? END FROM usage_marks WHERE kind = ?) AND id < ?"
+			ids := []any{first, first, kind, last}
+			if summed {
+				span, ids = "id <= (SELECT CASE WHEN id < ? THEN id ELSE ? END FROM usage_marks WHERE kind = ?) AND id > ?", []any{last, last, kind, first}
+			}
+			query += " UNION ALL SELECT " + columns + " FROM " + table + " business_id = ? AND " + span + " AND " + instant + " >= ? AND " + instant + " < ?"
+			args = append(append(append(args, business), ids...), from, to)
+		}
+		rows(from, to, false)
+		for _, edge := range edges {
+			if edge[0] < edge[1] {
+				rows(edge[0], edge[1], true)
+			}
+		}
+		return s.read.NewRaw(query, args...)
 	}
 	usage := &Usage{LLM: []LLMUsage{}, ChannelMessages: []ChannelMessageUsage{}}
 	var models []struct {
@@ -91,13 +133,11 @@ func (s *Store) Usage(ctx context.Context, business string, from, to Time) (*Usa
 		Whole        *int64 `bun:"whole"` // of the cost, and what is left of it: their sums cannot overflow
 		Rest         *int64 `bun:"rest"`
 	}
-	err := s.read.NewRaw(`SELECT name, CAST(SUM(n) AS BIGINT) AS runs, CAST(SUM(input_tokens) AS BIGINT) AS input_tokens,
-		CAST(SUM(output_tokens) AS BIGINT) AS output_tokens, CAST(SUM(whole) AS BIGINT) AS whole, CAST(SUM(rest) AS BIGINT) AS rest FROM (
-			SELECT model AS name, 1 AS n, input_tokens, output_tokens, cost / 1000000 AS whole, cost % 1000000 AS rest FROM runs
-				WHERE business_id = ? AND id >= ? AND id < ? AND started_at >= ? AND started_at < ?
-			UNION ALL SELECT name, count, input_tokens, output_tokens, whole, rest FROM usage_hours
-				WHERE business_id = ? AND kind = ? AND hour >= ? AND hour < ?
-		) AS used GROUP BY name ORDER BY name`, within("run", usedByRuns)...).Scan(ctx, &models)
+	err := s.read.NewRaw(`SELECT name, CAST(SUM(count) AS BIGINT) AS runs, CAST(SUM(input_tokens) AS BIGINT) AS input_tokens,
+		CAST(SUM(output_tokens) AS BIGINT) AS output_tokens, CAST(SUM(whole) AS BIGINT) AS whole, CAST(SUM(rest) AS BIGINT) AS rest
+		FROM (?) AS used GROUP BY name ORDER BY name`,
+		used(usedByRuns, "run", "model, 1, input_tokens, output_tokens, cost / 1000000, cost % 1000000", "runs WHERE", "started_at",
+			"name, count, input_tokens, output_tokens, whole, rest")).Scan(ctx, &models)
 	if err != nil {
 		return nil, fmt.Errorf("sum up the runs of %s: %w", business, err)
 	}
@@ -109,11 +149,9 @@ func (s *Store) Usage(ctx context.Context, business string, from, to Time) (*Usa
 		}
 		usage.LLM = append(usage.LLM, llm)
 	}
-	err = s.read.NewRaw(`SELECT channel, direction, CAST(SUM(n) AS BIGINT) AS count FROM (
-			SELECT channel, direction, 1 AS n FROM messages
-				WHERE business_id = ? AND conversation_id IS NOT NULL AND id >= ? AND id < ? AND created_at >= ? AND created_at < ?
-			UNION ALL SELECT name, direction, count FROM usage_hours WHERE business_id = ? AND kind = ? AND hour >= ? AND hour < ?
-		) AS used GROUP BY channel, direction ORDER BY channel, direction`, within("msg", usedByMessages)...).Scan(ctx, &usage.ChannelMessages)
+	err = s.read.NewRaw(`SELECT name AS channel, direction, CAST(SUM(count) AS BIGINT) AS count FROM (?) AS used GROUP BY name, direction ORDER BY name, direction`,
+		used(usedByMessages, "msg", "channel, direction, 1", "messages WHERE conversation_id IS NOT NULL AND", "created_at", "name, direction, count")).
+		Scan(ctx, &usage.ChannelMessages)
 	if err != nil {
 		return nil, fmt.Errorf("count the channel messages of %s: %w", business, err)
 	}
@@ -134,26 +172,91 @@ const addUsageSQL = ` ON CONFLICT (business_id, hour, kind, name, direction) DO 
 	whole = COALESCE(usage_hours.whole + EXCLUDED.whole, usage_hours.whole, EXCLUDED.whole),
 	rest = COALESCE(usage_hours.rest + EXCLUDED.rest, usage_hours.rest, EXCLUDED.rest)`
 
-// pruneRuns removes a batch of old runs, and adds what they used to the sums of their hours. On PostgreSQL it locks them first:
-// two servers that prune at once must not both add them.
-func pruneRuns(ctx context.Context, t *Tx, before Time) (int, error) {
-	q := t.ForUpdate().Model((*Run)(nil)).Where("id < ? AND status <> ?", FirstID("run", before), RunRunning)
-	return pruneUsed(ctx, t, q, "runs", `INSERT INTO usage_hours (business_id, hour, kind, name, direction, count, input_tokens, output_tokens, whole, rest)
+// What rows of a kind add to the sums of their hours; where says which.
+const (
+	sumRunsSQL = `INSERT INTO usage_hours (business_id, hour, kind, name, direction, count, input_tokens, output_tokens, whole, rest)
 		SELECT business_id, started_at - started_at % 3600000000, 'run', model, '', COUNT(*), SUM(input_tokens), SUM(output_tokens),
 			SUM(cost / 1000000), SUM(cost % 1000000)
-		FROM runs WHERE id IN (?) GROUP BY business_id, started_at - started_at % 3600000000, model`+addUsageSQL)
+		FROM runs WHERE {where} GROUP BY business_id, started_at - started_at % 3600000000, model` + addUsageSQL
+	sumMessagesSQL = `INSERT INTO usage_hours (business_id, hour, kind, name, direction, count, input_tokens, output_tokens)
+		SELECT business_id, created_at - created_at % 3600000000, 'message', channel, direction, COUNT(*), 0, 0
+		FROM messages WHERE conversation_id IS NOT NULL AND {where}
+		GROUP BY business_id, created_at - created_at % 3600000000, channel, direction` + addUsageSQL
+)
+
+func sumWhere(query, where string) string { return strings.Replace(query, "{where}", where, 1) }
+
+// SumUsage adds the next rows to the sums of their hours, in the order of their ids, and says whether there may be more. It leaves
+// those that something may still come before, and stops at a run that has not ended.
+func (s *Store) SumUsage(ctx context.Context) (more bool, err error) {
+	for _, kind := range []struct{ name, prefix, rows, sum, stop string }{
+		{usedByRuns, "run", "runs WHERE", sumRunsSQL, "SELECT MIN(id) FROM runs WHERE status = 'running'"},
+		{usedByMessages, "msg", "messages WHERE conversation_id IS NOT NULL AND", sumMessagesSQL, ""},
+	} {
+		err := s.InTx(ctx, func(ctx context.Context, t *Tx) error {
+			mark, err := usageMark(ctx, t, kind.name)
+			if err != nil {
+				return err
+			}
+			before := FirstID(kind.prefix, t.Now.Add(-clockSlack))
+			if kind.stop != "" {
+				var running *string
+				if err := t.NewRaw(kind.stop).Scan(ctx, &running); err != nil {
+					return err
+				}
+				if running != nil {
+					before = min(before, *running)
+				}
+			}
+			var ids []string
+			err = t.NewRaw("SELECT id FROM "+kind.rows+" id > ? AND id < ? ORDER BY id LIMIT ?", mark, before, summedAtOnce).Scan(ctx, &ids)
+			if err != nil || len(ids) == 0 {
+				return err
+			}
+			last := ids[len(ids)-1]
+			if _, err := t.NewRaw(sumWhere(kind.sum, "id > ? AND id <= ?"), mark, last).Exec(ctx); err != nil {
+				return err
+			}
+			more = more || len(ids) == summedAtOnce
+			_, err = t.NewRaw("UPDATE usage_marks SET id = ? WHERE kind = ?", last, kind.name).Exec(ctx)
+			return err
+		})
+		if err != nil {
+			return false, fmt.Errorf("sum up what each %s used: %w", kind.name, err)
+		}
+	}
+	return more, nil
 }
 
-// pruneMessages removes a batch of old messages, and counts those of conversations, as pruneRuns does.
+// usageMark is the id up to which rows of a kind are in the sums. Until the transaction ends it stays.
+func usageMark(ctx context.Context, t *Tx, kind string) (mark string, err error) {
+	query := "SELECT id FROM usage_marks WHERE kind = ?"
+	if t.remote {
+		query += " FOR UPDATE"
+	}
+	if err := t.NewRaw(query, kind).Scan(ctx, &mark); err != nil {
+		return "", fmt.Errorf("read how far the usage of each %s is summed up: %w", kind, err)
+	}
+	return mark, nil
+}
+
+// pruneRuns removes a batch of old runs. What of them is not in the sums of hours yet is added. On PostgreSQL it locks them first.
+func pruneRuns(ctx context.Context, t *Tx, before Time) (int, error) {
+	q := t.ForUpdate().Model((*Run)(nil)).Where("id < ? AND status <> ?", FirstID("run", before), RunRunning)
+	return pruneUsed(ctx, t, q, "runs", usedByRuns, sumRunsSQL)
+}
+
+// pruneMessages removes a batch of old messages, as pruneRuns does runs.
 func pruneMessages(ctx context.Context, t *Tx, before Time) (int, error) {
 	q := t.ForUpdate().Model((*Message)(nil)).Where("id < ?", FirstID("msg", before))
-	return pruneUsed(ctx, t, q, "messages", `INSERT INTO usage_hours (business_id, hour, kind, name, direction, count, input_tokens, output_tokens)
-		SELECT business_id, created_at - created_at % 3600000000, 'message', channel, direction, COUNT(*), 0, 0
-		FROM messages WHERE id IN (?) AND conversation_id IS NOT NULL
-		GROUP BY business_id, created_at - created_at % 3600000000, channel, direction`+addUsageSQL)
+	return pruneUsed(ctx, t, q, "messages", usedByMessages, sumMessagesSQL)
 }
 
-func pruneUsed(ctx context.Context, t *Tx, q *bun.SelectQuery, table, add string) (int, error) {
+func pruneUsed(ctx context.Context, t *Tx, q *bun.SelectQuery, table, kind, sum string) (int, error) {
+	mark, err := usageMark(ctx, t, kind)
+	if err != nil {
+		return 0, err
+	}
 	var ids []string
 	if err := q.Column("id").Order("id").Limit(prunedAtOnce).Scan(ctx, &ids); err != nil {
 		return 0, fmt.Errorf("read which %s are too old: %w", table, err)
@@ -161,10 +264,11 @@ func pruneUsed(ctx context.Context, t *Tx, q *bun.SelectQuery, table, add string
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	for _, query := range []string{add, "DELETE FROM " + table + " WHERE id IN (?)"} {
-		if _, err := t.NewRaw(query, bun.List(ids)).Exec(ctx); err != nil {
-			return 0, fmt.Errorf("remove %d %s: %w", len(ids), table, err)
-		}
+	if _, err := t.NewRaw(sumWhere(sum, "id IN (?) AND id > ?"), bun.List(ids), mark).Exec(ctx); err != nil {
+		return 0, fmt.Errorf("sum up %d %s: %w", len(ids), table, err)
+	}
+	if _, err := t.NewRaw("DELETE FROM "+table+" WHERE id IN (?)", bun.List(ids)).Exec(ctx); err != nil {
+		return 0, fmt.Errorf("remove %d %s: %w", len(ids), table, err)
 	}
 	return len(ids), nil
 }

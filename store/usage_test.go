@@ -127,6 +127,100 @@ func TestUsage(t *testing.T) {
 	})
 }
 
+// TestUsageIsTheSameSummedUp asks for spans of all kinds before and after rows are summed up by the hour, and when retention has
+// removed them: the answers are the same, but that retention leaves whole hours.
+func TestUsageIsTheSameSummedUp(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		var url string
+		s := open(t, func(c *store.Config) {
+			url, c.Retention = c.URL, 24*time.Hour
+			c.Price = func(string) (store.Price, bool) { return store.Price{Input: 3, Output: 7}, true }
+		})
+		v := newBusiness(t, s)
+		const hour = store.Time(3600 * 1_000_000)
+		now := s.Now()
+		noon := now - now%hour
+		const n = 40 // one each 13 minutes, back from 20 minutes ago
+		instant := func(i int) store.Time { return now.Add(-20*time.Minute - time.Duration(i)*13*time.Minute) }
+		age := func(turn *store.Turn, at store.Time) string {
+			id := store.FirstID("run", at)
+			execute(t, url, fmt.Sprintf("UPDATE runs SET id = '%s', started_at = %d WHERE id = '%s'", id, at, turn.Run.ID))
+			execute(t, url, fmt.Sprintf(`INSERT INTO messages (id, business_id, conversation_id, channel, direction, author, text, sequence, created_at)
+				VALUES ('%s', '%s', 'cnv_1', 'sms', 'inbound', 'lead', 'Hi', 1, %d)`, store.FirstID("msg", at), v.BusinessID, at))
+			return id
+		}
+		for i := range n {
+			turn := begin(t, s, v, "")
+			if _, err := s.FinishTurn(t.Context(), turn, "Hi", step([]string{"a", "b"}[i%2], i+1, 1)); err != nil {
+				t.Fatal(err)
+			}
+			age(turn, instant(i))
+		}
+		open5 := begin(t, s, v, "") // runs, and began between two of them
+		running := age(open5, instant(5)+1000)
+		finish(t, s, begin(t, s, v, "")) // too young to be summed up
+		spans := [][2]store.Time{
+			{noon - 9*hour, noon},
+			{noon - 9*hour, now + 1},
+			{noon - 9*hour, now.Add(time.Minute)},
+			{instant(n - 1), instant(2)},
+			{instant(30), instant(30) + 1},
+			{instant(30) + 1, instant(29) + 1},
+			{noon - 4*hour + 7, noon - 2*hour - 7},
+			{noon - 5*hour, noon - 5*hour + 1},
+		}
+		ask := func() (all []*store.Usage) {
+			t.Helper()
+			for _, span := range spans {
+				u, err := s.Usage(t.Context(), v.BusinessID, span[0], span[1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, u)
+			}
+			return all
+		}
+		want := ask()
+		sum := func() string {
+			t.Helper()
+			for more := true; more; {
+				var err error
+				if more, err = s.SumUsage(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			mark, err := s.UsageMark(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return mark
+		}
+		if mark := sum(); mark != store.FirstID("run", instant(5)) {
+			t.Errorf("summed up to %s, before a run of %s", mark, running)
+		}
+		if diff := cmp.Diff(want, ask()); diff != "" {
+			t.Errorf("up to the one that runs: %s", diff)
+		}
+		execute(t, url, fmt.Sprintf("UPDATE runs SET status = 'finished', model = 'a', input_tokens = 5 WHERE id = '%s'", running))
+		want = ask()
+		if mark := sum(); mark != store.FirstID("run", instant(0)) {
+			t.Errorf("summed up to %s", mark)
+		}
+		if diff := cmp.Diff(want, ask()); diff != "" {
+			t.Errorf("all: %s", diff)
+		}
+		if _, err := s.Prune(t.Context(), noon-3*hour); err != nil {
+			t.Fatal(err)
+		}
+		got := ask()
+		for _, i := range []int{0, 1, 2} { // whole hours
+			if diff := cmp.Diff(want[i], got[i]); diff != "" {
+				t.Errorf("after retention: %s", diff)
+			}
+		}
+	})
+}
+
 func TestUsageHasItsBounds(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
 		s := open(t, nil)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +20,7 @@ const (
 	ringBytes   = 4 << 20              // and their documents' bytes
 	catchUpPage = 500                  // events a read from SQL
 	readAgain   = 250 * time.Millisecond
+	askAgain    = 500 * time.Millisecond // how soon SQL is asked again whose numbers seem to have gone back
 )
 
 // HubConfig is what a Hub is made with.
@@ -27,6 +30,9 @@ type HubConfig struct {
 	Ringing func() bool  // whether the stream can be relied on; nil: it cannot
 	Losses  func() int64 // how often entries were, or may have been, lost; nil: nobody counts
 	Alone   bool         // no other server changes anything: nothing is lost with the stream but what this one commits itself
+	Pages   *Pages       // what subscriptions catch up by; nil: pages of the hub's own
+	// Regressed is told of a business that the database has lost events of, which subscribers here had been given. It must not block.
+	Regressed func(business string)
 	// TellEvery is after how long a subscription whose filter selects nothing says how far it has looked; 5 s if 0, less than the
 	// time between keep-alives, which carry it.
 	TellEvery time.Duration
@@ -39,6 +45,7 @@ type HubConfig struct {
 type Hub struct {
 	cfg     HubConfig
 	gaps    chan *feed // feeds that miss something
+	back    Regress    // Run's own
 	mu      sync.Mutex // guards feeds and watches; never held while reading SQL
 	feeds   map[string]*feed
 	watches map[string]*watch
@@ -51,6 +58,12 @@ func NewHub(cfg HubConfig) *Hub {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.TellEvery = cmp.Or(cfg.TellEvery, 5*time.Second)
+	if cfg.Pages == nil {
+		cfg.Pages = NewPages(cfg.Store)
+	}
+	if cfg.Regressed == nil {
+		cfg.Regressed = func(string) {}
+	}
 	return &Hub{
 		cfg: cfg, gaps: make(chan *feed, 1024), feeds: map[string]*feed{},
 		watches: map[string]*watch{}, closed: make(chan struct{}),
@@ -65,10 +78,27 @@ func (h *Hub) Offer(entries []Entry) {
 		if w := h.watches[e.BusinessID]; w != nil && !e.Own {
 			w.ring(e)
 		}
-		if f := h.feeds[e.BusinessID]; f != nil && e.Seq > 0 && f.offer(e) {
-			h.missing(f)
+		if f := h.feeds[e.BusinessID]; f != nil && e.Seq > 0 {
+			switch missing, other := f.offer(e); {
+			case other:
+				h.regressed(f)
+			case missing:
+				h.missing(f)
+			}
 		}
 	}
+}
+
+// regressed ends the subscriptions of a feed that has given out events which the database has lost, and forgets it: whoever
+// subscribes now begins anew. mu is held.
+func (h *Hub) regressed(f *feed) {
+	if h.feeds[f.business] == f {
+		delete(h.feeds, f.business)
+	}
+	f.lose()
+	h.cfg.Pages.Forget(f.business)
+	h.cfg.Log.Error("the database has lost events that subscribers were given: their subscriptions end", "business", f.business)
+	h.cfg.Regressed(f.business)
 }
 
 // missing asks Run to look after a feed that misses something. If there is no room to ask, the next poll notices.
@@ -105,8 +135,24 @@ func (h *Hub) Run(ctx context.Context) error {
 			}
 			clear(waiting)
 		case <-poll.C:
-			h.poll(ctx)
+			if h.poll(ctx) {
+				poll.Reset(askAgain)
+			} else {
+				poll.Reset(pollEvery)
+			}
 		}
+	}
+}
+
+// pause is how long a reader waits before it reads again, until ctx or the hub ends.
+func (h *Hub) pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-h.closed:
+		return store.ErrShuttingDown
+	case <-time.After(readAgain):
+		return nil
 	}
 }
 
@@ -117,28 +163,34 @@ func (h *Hub) insist(ctx context.Context, read func() error) error {
 		if refusal, ok := store.AsError(err); !ok || refusal.Code != store.CodeUnavailable {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-h.closed:
-			return store.ErrShuttingDown
-		case <-time.After(readAgain):
+		if err := h.pause(ctx); err != nil {
+			return err
 		}
 	}
 }
 
-// fill reads from SQL what lies between a feed's last event and the highest number that it knows of.
+// fill reads from SQL what lies between a feed's last event and the highest number that it knows of. It reads the last one, too: if
+// that is another one by now, a failover has lost it, and gave its number away.
 func (h *Hub) fill(ctx context.Context, f *feed) {
 	for {
 		after, upTo := f.gap()
 		if after >= upTo || ctx.Err() != nil {
 			return
 		}
-		events, err := h.cfg.Store.EventsAfter(ctx, f.business, after, upTo, nil, catchUpPage)
-		if err != nil || len(events) == 0 {
-			if err != nil && ctx.Err() == nil {
-				h.cfg.Log.Warn("fill a gap of a feed", "business", f.business, "after", after, "error", err)
+		events, err := h.cfg.Store.EventsAfter(ctx, f.business, after-1, upTo, nil, catchUpPage)
+		if err != nil && ctx.Err() == nil {
+			h.cfg.Log.Warn("fill a gap of a feed", "business", f.business, "after", after, "error", err)
+		}
+		if len(events) > 0 && events[0].Seq == after {
+			if f.gaveAnother(after, events[0].ID) {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				h.regressed(f)
+				return
 			}
+			events = events[1:]
+		}
+		if len(events) == 0 {
 			return // the next poll tries again
 		}
 		if events[0].Seq > after+1 {
@@ -148,32 +200,66 @@ func (h *Hub) fill(ctx context.Context, f *feed) {
 	}
 }
 
-// poll compares all feeds with SQL, in one statement.
-func (h *Hub) poll(ctx context.Context) {
+// poll compares all feeds with SQL. It says whether it is to be repeated soon: SQL seems to have gone back.
+func (h *Hub) poll(ctx context.Context) (again bool) {
 	h.mu.Lock()
-	feeds := make(map[string]*feed, len(h.feeds))
-	businesses := make([]string, 0, len(h.feeds))
-	for b, f := range h.feeds {
-		feeds[b] = f
-		businesses = append(businesses, b)
-	}
+	feeds := maps.Clone(h.feeds)
 	h.mu.Unlock()
-	for len(businesses) > 0 {
-		n := min(len(businesses), catchUpPage)
-		extents, err := h.cfg.Store.Extents(ctx, businesses[:n]...)
+	seen := make(map[string]int64, len(feeds))
+	for b, f := range feeds { // before SQL is asked, which by then has that much
+		seen[b], _ = f.gap()
+	}
+	var extents []store.Extent
+	for some := range slices.Chunk(slices.Collect(maps.Keys(seen)), catchUpPage) {
+		read, err := h.cfg.Store.Extents(ctx, some...)
 		if err != nil {
 			if ctx.Err() == nil {
 				h.cfg.Log.Warn("compare the feeds with SQL", "error", err)
 			}
-			return
+			return false
 		}
-		for _, e := range extents {
-			if feeds[e.BusinessID].behind(e.Last) {
-				h.fill(ctx, feeds[e.BusinessID])
-			}
-		}
-		businesses = businesses[n:]
+		extents = append(extents, read...)
 	}
+	lost, doubt := h.back.Compare(seen, extents)
+	h.mu.Lock()
+	for _, b := range lost {
+		h.regressed(feeds[b])
+		delete(feeds, b)
+	}
+	h.mu.Unlock()
+	for _, e := range extents {
+		if f := feeds[e.BusinessID]; f != nil && f.behind(e.Last) {
+			h.fill(ctx, f)
+		}
+	}
+	return doubt
+}
+
+// Regress finds businesses whose numbers have gone back: a failover has lost the last commits. What SQL says once may have been read
+// where it is not known yet; said twice in a row, it is so.
+type Regress struct {
+	doubted map[string]bool
+}
+
+// Compare takes what was seen of businesses, and what SQL said of them after that. It returns those that SQL is behind of for the
+// second time, and whether there are any for the first: ask again soon.
+func (r *Regress) Compare(seen map[string]int64, extents []store.Extent) (lost []string, doubt bool) {
+	last := make(map[string]int64, len(extents))
+	for _, e := range extents {
+		last[e.BusinessID] = e.Last
+	}
+	doubted := map[string]bool{}
+	for b, n := range seen {
+		switch {
+		case n <= last[b]:
+		case r.doubted[b]:
+			lost = append(lost, b)
+		default:
+			doubted[b] = true
+		}
+	}
+	r.doubted = doubted
+	return lost, len(doubted) > 0
 }
 
 // feed is what the hub knows of one business: its last events, without a gap.
@@ -188,20 +274,22 @@ type feed struct {
 	ring    []*store.Event
 	bytes   int
 	pending map[int64]*store.Event // heard, but not in turn yet
-	changed chan struct{}          // closed when last moves on
+	changed chan struct{}          // closed when last moves on, or the feed is lost
+	lost    bool                   // the database has lost some of what it gave
 }
 
 func newFeed(business string) *feed {
 	return &feed{business: business, pending: map[int64]*store.Event{}, changed: make(chan struct{})}
 }
 
-// offer takes an entry, and says whether something before it, or its own document, is missing.
-func (f *feed) offer(e Entry) (missing bool) {
+// offer takes an entry, and says whether something before it, or its own document, is missing; or whether it is another one than
+// the feed has given with that number.
+func (f *feed) offer(e Entry) (missing, other bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.known = max(f.known, e.Seq)
 	if f.loaded && e.Seq <= f.last {
-		return false
+		return false, f.gaveAnotherLocked(e.Seq, e.EventID)
 	}
 	if e.Body != nil && len(f.pending) < ringEvents {
 		if event, err := store.ParseEvent(e.Body, e.Seq); err == nil {
@@ -209,7 +297,31 @@ func (f *feed) offer(e Entry) (missing bool) {
 		}
 	}
 	f.advance()
-	return f.loaded && f.known > f.last
+	return f.loaded && f.known > f.last, false
+}
+
+// gaveAnother says whether the feed has given another event with that number than the one with this id, as far as it remembers.
+func (f *feed) gaveAnother(seq int64, id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.gaveAnotherLocked(seq, id)
+}
+
+// gaveAnotherLocked is gaveAnother, with mu held.
+func (f *feed) gaveAnotherLocked(seq int64, id string) bool {
+	i := int64(len(f.ring)) - 1 - (f.last - seq)
+	return i >= 0 && i < int64(len(f.ring)) && f.ring[i].ID != id
+}
+
+// lose ends the feed.
+func (f *feed) lose() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.lost {
+		f.lost = true
+		close(f.changed)
+		f.changed = make(chan struct{})
+	}
 }
 
 // begin sets where the feed starts; what was heard meanwhile follows.
@@ -297,13 +409,13 @@ func (f *feed) behind(last int64) bool {
 }
 
 // after returns the remembered events after a number; or, where the ring does not reach back that far, how far the feed has
-// got; or what to wait for.
-func (f *feed) after(seq int64) (events []*store.Event, last int64, changed <-chan struct{}) {
+// got; or what to wait for; or that the feed is lost.
+func (f *feed) after(seq int64) (events []*store.Event, last int64, changed <-chan struct{}, lost bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.last - seq
 	if n > 0 && n <= int64(len(f.ring)) {
 		events = f.ring[int64(len(f.ring))-n:]
 	}
-	return events, f.last, f.changed
+	return events, f.last, f.changed, f.lost
 }

@@ -2,8 +2,10 @@ package stream_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
@@ -22,6 +24,7 @@ type world struct {
 	database string // its URL
 	store    *store.Store
 	viewer   *store.Viewer
+	pages    *stream.Pages
 	hub      *stream.Hub
 
 	mu        sync.Mutex
@@ -58,7 +61,8 @@ func newWorldOn(t *testing.T, database string, cfg stream.HubConfig) *world {
 	if w.viewer, err = w.store.Authenticate(t.Context(), store.KindAccessToken, made.Token); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Store = w.store
+	w.pages = stream.NewPages(w.store)
+	cfg.Store, cfg.Pages = w.store, w.pages
 	w.hub = stream.NewHub(cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -190,7 +194,7 @@ func TestReaderWaitsForTheDatabase(t *testing.T) {
 	w.hub.Offer(w.happen(n))
 	w.expect(quick, 1, n)
 	start := int64(0)
-	slow := w.subscribe(&start, nil)
+	slow := w.subscribe(&start, &store.EventFilter{Types: []store.EventType{store.MessageCreated}}) // else it may have pages that quick has read
 	pg.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
@@ -199,6 +203,138 @@ func TestReaderWaitsForTheDatabase(t *testing.T) {
 	}
 	pg.Up()
 	w.expect(slow, 1, n)
+}
+
+// goBack has the database lose what was committed after a number, as a failover may.
+func (w *world) goBack(seq int64) {
+	w.t.Helper()
+	kind, dsn := "sqlite", store.SQLitePath(w.database)
+	if store.IsPostgres(w.database) {
+		kind, dsn = "pg", w.database
+	}
+	db, err := sql.Open(kind, dsn)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	for _, statement := range []string{"DELETE FROM events WHERE seq > %d", "UPDATE businesses SET seq = %d"} {
+		if _, err := db.ExecContext(w.t.Context(), fmt.Sprintf(statement, seq)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// TestLostCommitsEndSubscriptions has a database go back behind what a subscriber was given: it is told so, whether the numbers stay
+// behind, are given away at once, or are given away and nobody rings. Whoever begins anew goes on with what there is.
+func TestLostCommitsEndSubscriptions(t *testing.T) {
+	t.Parallel()
+	for kind, url := range map[string]func(*testing.T) string{
+		"SQLite":     func(t *testing.T) string { return "file:" + filepath.Join(t.TempDir(), "parley.db") },
+		"PostgreSQL": func(t *testing.T) string { return servers.Database(t) },
+	} {
+		for name, after := range map[string]func(w *world){
+			"behind":              func(*world) {},
+			"given away":          func(w *world) { w.hub.Offer(w.happen(5)) },
+			"given away silently": func(w *world) { w.happen(5) },
+		} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				t.Parallel()
+				told := make(chan string, 1)
+				w := newWorldOn(t, url(t), stream.HubConfig{Regressed: func(business string) { told <- business }})
+				s := w.subscribe(nil, nil)
+				w.hub.Offer(w.happen(10))
+				w.expect(s, 1, 10)
+				gone, err := w.pages.Events(t.Context(), w.viewer.BusinessID, []int64{8, 9, 10})
+				if err != nil || len(gone) != 3 {
+					t.Fatalf("%d events, %v", len(gone), err)
+				}
+				lost := map[string]bool{}
+				for _, e := range gone {
+					lost[e.ID] = true
+				}
+				w.goBack(7)
+				after(w)
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				for err := error(nil); err == nil; {
+					var events []*store.Event
+					if events, err = s.Next(ctx); len(events) > 0 {
+						t.Errorf("it is given %d after 10", events[0].Seq)
+					} else if !errors.Is(err, store.ErrCursorExpired) {
+						t.Fatalf("it ends with %v", err)
+					}
+				}
+				if b := <-told; b != w.viewer.BusinessID {
+					t.Errorf("of %s is told", b)
+				}
+				from := int64(0) // of which pages were read
+				s = w.subscribe(&from, nil)
+				w.happen(3)
+				w.expect(s, 1, 10)
+				events, err := w.pages.Events(t.Context(), w.viewer.BusinessID, []int64{8, 9, 10})
+				if err != nil || len(events) != 3 {
+					t.Fatalf("%d events, %v", len(events), err)
+				}
+				for _, e := range events {
+					if lost[e.ID] {
+						t.Errorf("a page has the lost event %d", e.Seq)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestARepeatedBellEndsNothing offers what was given already.
+func TestARepeatedBellEndsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, stream.HubConfig{Regressed: func(string) { t.Error("it takes a repeated entry for a lost commit") }})
+	s := w.subscribe(nil, nil)
+	entries := w.happen(10)
+	for range 3 {
+		w.hub.Offer(entries)
+	}
+	w.expect(s, 1, 10)
+	w.hub.Offer(entries)
+	w.hub.Offer(w.happen(1))
+	w.expect(s, 11, 11)
+}
+
+// TestManyResumeByOneReading lets many viewers with filters of their own catch up at once.
+func TestManyResumeByOneReading(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, stream.HubConfig{NoPoll: true})
+	const n = 700
+	w.happen(n)
+	var all sync.WaitGroup
+	for i := range 50 {
+		from := int64(i)
+		s := w.subscribe(&from, nil)
+		all.Go(func() { w.expect(s, from+1, n) })
+	}
+	all.Wait()
+	pages := stream.NewPages(w.store)
+	for page := range int64(3) {
+		heads, err := pages.Heads(t.Context(), w.viewer.BusinessID, page, n)
+		if err != nil || len(heads) != min(stream.PageNumbers, n-int(page)*stream.PageNumbers) {
+			t.Fatalf("page %d has %d heads, %v", page, len(heads), err)
+		}
+		seqs := []int64{heads[0].Seq, heads[len(heads)-1].Seq}
+		events, err := pages.Events(t.Context(), w.viewer.BusinessID, seqs)
+		if err != nil || len(events) != 2 {
+			t.Fatalf("%d events, %v", len(events), err)
+		}
+		for i, h := range []store.Head{heads[0], heads[len(heads)-1]} {
+			d, err := events[i].Details()
+			if err != nil || h.Seq != seqs[i] || h.ID != events[i].ID || h.Type != events[i].Type || h.Direction != d.Direction || *h.SessionID != *events[i].SessionID {
+				t.Errorf("the head %+v of %s, %v", h, events[i].Body, err)
+			}
+		}
+	}
+	w.happen(1) // a page that was read before goes on
+	if heads, err := pages.Heads(t.Context(), w.viewer.BusinessID, 2, n+1); err != nil || heads[len(heads)-1].Seq != n+1 {
+		t.Errorf("%d heads, %v", len(heads), err)
+	}
 }
 
 // TestFilterSelectsAlikeLiveAndFromSQL subscribes with a filter before and after the events.

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -58,7 +59,7 @@ func (s *Subscription) EndAt(seq int64) { s.end = &seq }
 
 // Next waits for the next events of the filter, and returns them in order; or none, when it has looked on for a while and found
 // none: At tells how far. It ends with ctx's error, with store.ErrShuttingDown when the hub ends, with store.ErrCursorExpired if
-// retention overtook the reader, or as EndAt says.
+// retention overtook the reader or the database has lost what it was given, or as EndAt says.
 func (s *Subscription) Next(ctx context.Context) (events []*store.Event, err error) {
 	defer func() {
 		if s.told = s.at; len(events) > 0 {
@@ -69,8 +70,10 @@ func (s *Subscription) Next(ctx context.Context) (events []*store.Event, err err
 		if s.end != nil && s.at >= *s.end {
 			return nil, io.EOF
 		}
-		events, last, changed := s.feed.after(s.at)
+		events, last, changed, lost := s.feed.after(s.at)
 		switch {
+		case lost:
+			return nil, store.ErrCursorExpired
 		case len(events) > 0:
 			if s.end != nil && last > *s.end {
 				events, last = events[:*s.end-s.at], *s.end
@@ -128,25 +131,20 @@ func (s *Subscription) selected(events []*store.Event) []*store.Event {
 
 // catchUp reads the next page from SQL.
 func (s *Subscription) catchUp(ctx context.Context, last int64) (events []*store.Event, err error) {
-	var extent store.Extent
+	var through int64
 	err = s.hub.insist(ctx, func() (err error) {
-		if events, err = s.hub.cfg.Store.EventsAfter(ctx, s.feed.business, s.at, last, s.filter, catchUpPage); err != nil {
-			return err
-		}
-		// Asked after the read: what retention removed before it, it removed before this.
-		extent, err = s.hub.cfg.Store.Extent(ctx, s.feed.business)
+		events, through, err = s.hub.cfg.Pages.after(ctx, s.feed.business, s.at, last, s.filter)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("catch up: %w", err)
-	}
-	if s.at < extent.Pruned {
+	switch {
+	case errors.Is(err, store.ErrCursorExpired):
 		return nil, store.ErrCursorExpired
+	case err != nil:
+		return nil, fmt.Errorf("catch up: %w", err)
+	case through == s.at: // the hub finds out why
+		return nil, s.hub.pause(ctx)
 	}
-	s.at = last
-	if len(events) == catchUpPage {
-		s.at = events[len(events)-1].Seq
-	}
+	s.at = through
 	return events, nil
 }
 
