@@ -61,7 +61,7 @@ func (w *Worker) changed(business string) {
 			l.target = nil
 		}
 	}
-	if _, open := w.holds.open(store.ShardOf(business)); open {
+	if _, open := w.holds.open(hook.ShardOf(business)); open {
 		w.orderLocked(business)
 		nudge(w.replays)
 	}
@@ -79,7 +79,7 @@ func (w *Worker) Rewound(business string) {
 
 // business finds what is known of a business, under the hold on its shard; nil: another replica's.
 func (w *Worker) business(id string) *business {
-	under, open := w.holds.open(store.ShardOf(id))
+	under, open := w.holds.open(hook.ShardOf(id))
 	b := w.businesses[id]
 	if b != nil && (!open || b.hold != under) {
 		w.drop(b)
@@ -256,7 +256,7 @@ func (w *Worker) lookOnce(ctx context.Context, of map[string]bool, patience time
 	}
 	var shards []int
 	for _, x := range w.holds.all() {
-		if of == nil || slices.ContainsFunc(slices.Collect(maps.Keys(of)), func(b string) bool { return store.ShardOf(b) == x.Shard }) {
+		if of == nil || slices.ContainsFunc(slices.Collect(maps.Keys(of)), func(b string) bool { return hook.ShardOf(b) == x.Shard }) {
 			shards = append(shards, x.Shard)
 		}
 	}

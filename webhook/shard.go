@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"parley/store"
 	"parley/store/hook"
 )
 
@@ -25,7 +24,7 @@ type holds struct {
 
 	mu   sync.Mutex // guards what follows
 	of   map[int]*hold
-	busy [store.Shards]int // attempts, from their start until their outcome is written
+	busy [hook.Shards]int // attempts, from their start until their outcome is written
 }
 
 type hold struct {

@@ -102,7 +102,7 @@ func (w *Worker) Prepare(ctx context.Context) error {
 	if w.holds.shared {
 		return nil
 	}
-	_, err := w.takeShards(ctx, store.Shards)
+	_, err := w.takeShards(ctx, hook.Shards)
 	return err
 }
 
