@@ -45,7 +45,7 @@ func TestBlockedWhenDialled(t *testing.T) {
 			t.Fatal(err)
 		}
 		all := w.settled(p.ID, 2)
-		of, err := w.hooks.AttemptsOf(t.Context(), all[:2])
+		of, err := w.hooks.AttemptsOf(t.Context(), []string{all[0].ID(), all[1].ID()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -135,7 +135,7 @@ func TestHostileReceivers(t *testing.T) {
 	w.turn("")
 	for name, k := range kinds {
 		d := w.settled(endpoints[name].ID, 1)[0]
-		made, err := w.hooks.AttemptsOf(t.Context(), []*hook.Delivery{d})
+		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()})
 		if err != nil || len(made[d.ID()]) != 1 {
 			t.Fatalf("%s: %v, %v", name, made, err)
 		}
@@ -287,7 +287,7 @@ func TestReceiversThatNeverTakePart(t *testing.T) {
 	w.turn("")
 	for name, k := range kinds {
 		d := w.settled(endpoints[name].ID, 1)[0]
-		made, err := w.hooks.AttemptsOf(t.Context(), []*hook.Delivery{d})
+		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()})
 		if err != nil || len(made[d.ID()]) != 1 {
 			t.Fatalf("%s: %v, %v", name, made, err)
 		}
@@ -325,7 +325,7 @@ func TestAttemptsSayWhereTheirTimeWent(t *testing.T) {
 	p, _ := w.endpoint("https://localhost:"+port, store.RunFinished)
 	w.turn("")
 	d := w.settled(p.ID, 1)[0]
-	made, err := w.hooks.AttemptsOf(t.Context(), []*hook.Delivery{d})
+	made, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()})
 	if err != nil || len(made[d.ID()]) != 2 {
 		t.Fatal(made, err)
 	}
@@ -365,7 +365,7 @@ func TestAHandshakeIsTimed(t *testing.T) {
 		p, _ := w.endpoint(server.URL, store.RunFinished)
 		w.turn("")
 		d := w.settled(p.ID, 1)[0]
-		made, err := w.hooks.AttemptsOf(t.Context(), []*hook.Delivery{d})
+		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()})
 		if err != nil || len(made[d.ID()]) != 1 {
 			t.Fatal(made, err)
 		}
@@ -407,7 +407,7 @@ func TestADialThatWasNotNeeded(t *testing.T) {
 	w.turn("")
 	w.turn("")
 	all := w.settled(p.ID, 2)
-	made, err := w.hooks.AttemptsOf(t.Context(), all[:2])
+	made, err := w.hooks.AttemptsOf(t.Context(), []string{all[0].ID(), all[1].ID()})
 	if err != nil || len(made) != 2 || dials.Load() != 2 {
 		t.Fatal(made, err, dials.Load())
 	}

@@ -17,15 +17,14 @@ const (
 // send hands attempts to senders that are idle, or to new ones. Senders are kept, for their stacks have grown to what an attempt
 // needs.
 func (w *Worker) send(first *task) {
-	for t := first; t != nil; {
-		next := t.next
-		t.next = nil
+	for first != nil {
+		t := first
+		first, t.next = t.next, nil
 		select {
 		case w.tasks <- t:
 		default:
 			w.running.Go(func() { w.sender(t) })
 		}
-		t = next
 	}
 }
 
@@ -34,8 +33,7 @@ func (w *Worker) sender(t *task) {
 	defer idle.Stop()
 	for open := true; open; {
 		w.deliver(t)
-		first := w.finish(t)
-		if t = first; t != nil {
+		if t = w.finish(t); t != nil {
 			rest := t.next
 			t.next = nil
 			w.send(rest)

@@ -277,7 +277,7 @@ func TestFailuresAreRetriedAndRecorded(t *testing.T) {
 	w.turn("")
 	for name, k := range kinds {
 		d := w.settled(endpoints[name].ID, 1)[0]
-		attempts, err := w.hooks.AttemptsOf(t.Context(), []*hook.Delivery{d})
+		attempts, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()})
 		if err != nil {
 			t.Fatal(err)
 		}
