@@ -45,11 +45,11 @@ func TestBlockedWhenDialled(t *testing.T) {
 			t.Fatal(err)
 		}
 		all := w.settled(p.ID, 2)
-		of, err := w.hooks.AttemptsOf(t.Context(), []string{all[0].ID(), all[1].ID()})
+		of, err := w.hooks.AttemptsOf(t.Context(), []string{all[0].Key(), all[1].Key()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		made := slices.Concat(of[all[0].ID()], of[all[1].ID()])
+		made := slices.Concat(of[all[0].Key()], of[all[1].Key()])
 		if len(made) != 4 {
 			t.Errorf("%s: %d attempts", host, len(made))
 		}

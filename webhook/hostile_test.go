@@ -135,11 +135,11 @@ func TestHostileReceivers(t *testing.T) {
 	w.turn("")
 	for name, k := range kinds {
 		d := w.settled(endpoints[name].ID, 1)[0]
-		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()})
-		if err != nil || len(made[d.ID()]) != 1 {
+		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.Key()})
+		if err != nil || len(made[d.Key()]) != 1 {
 			t.Fatalf("%s: %v, %v", name, made, err)
 		}
-		a := made[d.ID()][0]
+		a := made[d.Key()][0]
 		class := ""
 		if a.Error != nil {
 			class = *a.Error
@@ -287,12 +287,12 @@ func TestReceiversThatNeverTakePart(t *testing.T) {
 	w.turn("")
 	for name, k := range kinds {
 		d := w.settled(endpoints[name].ID, 1)[0]
-		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()})
-		if err != nil || len(made[d.ID()]) != 1 {
+		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.Key()})
+		if err != nil || len(made[d.Key()]) != 1 {
 			t.Fatalf("%s: %v, %v", name, made, err)
 		}
 		class := ""
-		if a := made[d.ID()][0]; a.Error != nil {
+		if a := made[d.Key()][0]; a.Error != nil {
 			class = *a.Error
 		}
 		if class != k.class || d.Status != k.status {
@@ -325,11 +325,11 @@ func TestAttemptsSayWhereTheirTimeWent(t *testing.T) {
 	p, _ := w.endpoint("https://localhost:"+port, store.RunFinished)
 	w.turn("")
 	d := w.settled(p.ID, 1)[0]
-	made, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()})
-	if err != nil || len(made[d.ID()]) != 2 {
+	made, err := w.hooks.AttemptsOf(t.Context(), []string{d.Key()})
+	if err != nil || len(made[d.Key()]) != 2 {
 		t.Fatal(made, err)
 	}
-	first, second := made[d.ID()][0], made[d.ID()][1]
+	first, second := made[d.Key()][0], made[d.Key()][1]
 	if first.DNSMs == nil || first.ConnectMs == nil || first.TLSMs == nil || first.FirstByteMs == nil || first.RemoteAddress == nil || first.NextAttemptAt == nil {
 		t.Fatalf("the first attempt lacks something: %+v", first)
 	}
@@ -365,11 +365,11 @@ func TestAHandshakeIsTimed(t *testing.T) {
 		p, _ := w.endpoint(server.URL, store.RunFinished)
 		w.turn("")
 		d := w.settled(p.ID, 1)[0]
-		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()})
-		if err != nil || len(made[d.ID()]) != 1 {
+		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.Key()})
+		if err != nil || len(made[d.Key()]) != 1 {
 			t.Fatal(made, err)
 		}
-		if a := made[d.ID()][0]; a.TLSMs == nil || *a.TLSMs < int(takes.Milliseconds()) {
+		if a := made[d.Key()][0]; a.TLSMs == nil || *a.TLSMs < int(takes.Milliseconds()) {
 			t.Errorf("HTTP/2 %v: %+v", two, a)
 		}
 	}
@@ -407,13 +407,13 @@ func TestADialThatWasNotNeeded(t *testing.T) {
 	w.turn("")
 	w.turn("")
 	all := w.settled(p.ID, 2)
-	made, err := w.hooks.AttemptsOf(t.Context(), []string{all[0].ID(), all[1].ID()})
+	made, err := w.hooks.AttemptsOf(t.Context(), []string{all[0].Key(), all[1].Key()})
 	if err != nil || len(made) != 2 || dials.Load() != 2 {
 		t.Fatal(made, err, dials.Load())
 	}
 	connects := 0
 	for _, d := range all {
-		if a := made[d.ID()][0]; a.ConnectMs != nil {
+		if a := made[d.Key()][0]; a.ConnectMs != nil {
 			connects++
 		}
 	}

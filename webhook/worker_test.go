@@ -277,11 +277,11 @@ func TestFailuresAreRetriedAndRecorded(t *testing.T) {
 	w.turn("")
 	for name, k := range kinds {
 		d := w.settled(endpoints[name].ID, 1)[0]
-		attempts, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()})
+		attempts, err := w.hooks.AttemptsOf(t.Context(), []string{d.Key()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		made := attempts[d.ID()]
+		made := attempts[d.Key()]
 		if d.Status != k.status || len(made) != k.attempts {
 			t.Errorf("%s: %s after %d attempts, want %s after %d", name, d.Status, len(made), k.status, k.attempts)
 			continue
