@@ -285,7 +285,7 @@ func TestWhatIsSlowGetsItsRow(t *testing.T) {
 	if d.Status != store.Delivered || d.Attempts != 1 || len(r.requests) != 1 {
 		t.Errorf("%+v after %d requests", d, len(r.requests))
 	}
-	if of, err := w.store.AttemptsOf(t.Context(), []string{d.ID}); err != nil || len(of[d.ID]) != 1 {
+	if of, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()}); err != nil || len(of[d.ID()]) != 1 {
 		t.Errorf("attempts %v, %v", of, err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"parley/egress"
 	"parley/store"
+	"parley/store/hook"
 	"parley/stream"
 	"parley/webhook"
 )
@@ -28,6 +29,7 @@ import (
 type world struct {
 	t      *testing.T
 	store  *store.Store
+	hooks  *hook.Hooks
 	viewer *store.Viewer
 	rang   chan struct{} // a stroke of the bell: something may have settled
 	stop   func()
@@ -65,17 +67,19 @@ func newWorld(t *testing.T, dir string, change func(*webhook.Config)) *world {
 		change(&cfg)
 	}
 	cfg.Store, err = store.Open(t.Context(), store.Config{
-		URL: "file:" + filepath.Join(dir, "parley.db"), SessionTTL: time.Hour, FirstLease: webhook.Lease(cfg.Timeout),
-		Ringing: bell.Ringing, Committed: bell.Publish, NewSecret: egress.NewSecret,
-		EndpointsChanged: func(business string) { worker.Changed(business) },
-		DeliveriesWaiting: func(business string, deliveries ...string) {
-			worker.Changed(business)
-			bell.PublishDeliveries(business, deliveries...)
-		},
+		URL: "file:" + filepath.Join(dir, "parley.db"), SessionTTL: time.Hour, Committed: bell.Publish,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Hooks = hook.New(hook.Config{
+		Store: cfg.Store, NewSecret: egress.NewSecret,
+		Changed: func(business string) {
+			worker.Changed(business)
+			bell.PublishDeliveries(business)
+		},
+		DeliveriesChanged: bell.PublishDeliveries,
+	})
 	worker = webhook.New(cfg)
 	if err := worker.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
@@ -84,7 +88,7 @@ func newWorld(t *testing.T, dir string, change func(*webhook.Config)) *world {
 	var running sync.WaitGroup
 	running.Go(func() { _ = worker.Run(ctx) })
 	running.Go(func() { _ = bell.Run(ctx) })
-	w.store, w.worker = cfg.Store, worker
+	w.store, w.hooks, w.worker = cfg.Store, cfg.Hooks, worker
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
@@ -105,9 +109,9 @@ func newWorld(t *testing.T, dir string, change func(*webhook.Config)) *world {
 	return w
 }
 
-func (w *world) endpoint(url string, types ...store.EventType) (*store.Endpoint, string) {
+func (w *world) endpoint(url string, types ...store.EventType) (*hook.Endpoint, string) {
 	w.t.Helper()
-	p, secret, err := w.store.CreateEndpoint(w.t.Context(), w.viewer, store.EndpointInput{URL: &url, Events: types})
+	p, secret, err := w.hooks.CreateEndpoint(w.t.Context(), w.viewer, hook.EndpointInput{URL: &url, Events: types})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -130,19 +134,19 @@ func (w *world) turn(session string) string {
 }
 
 // settled waits until no delivery to the endpoint waits any more, and returns all, oldest first.
-func (w *world) settled(endpoint string, n int) []*store.Delivery {
+func (w *world) settled(endpoint string, n int) []*hook.Delivery {
 	w.t.Helper()
-	return w.await(endpoint, func(all []*store.Delivery) bool {
-		return len(all) == n && !slices.ContainsFunc(all, func(d *store.Delivery) bool { return d.NextAttemptAt != nil })
+	return w.await(endpoint, func(all []*hook.Delivery) bool {
+		return len(all) == n && !slices.ContainsFunc(all, func(d *hook.Delivery) bool { return d.Due != nil })
 	})
 }
 
 // await waits until the endpoint's deliveries are as they are to be, and returns them, oldest first.
-func (w *world) await(endpoint string, ok func([]*store.Delivery) bool) []*store.Delivery {
+func (w *world) await(endpoint string, ok func([]*hook.Delivery) bool) []*hook.Delivery {
 	w.t.Helper()
 	deadline := time.After(30 * time.Second)
 	for {
-		c, err := w.store.Deliveries(context.Background(), w.viewer.BusinessID, store.DeliveryFilter{EndpointID: &endpoint}, store.PageInput{First: 100})
+		c, err := w.hooks.Deliveries(context.Background(), w.viewer.BusinessID, hook.DeliveryFilter{EndpointID: &endpoint}, store.PageInput{First: 100})
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -265,7 +269,7 @@ func TestFailuresAreRetriedAndRecorded(t *testing.T) {
 			}
 		}, store.Delivered, 1, ""},
 	}
-	endpoints := map[string]*store.Endpoint{}
+	endpoints := map[string]*hook.Endpoint{}
 	for name, k := range kinds {
 		endpoints[name], _ = w.endpoint(newReceiver(t, k.answer).URL, store.RunFinished)
 	}
@@ -273,11 +277,11 @@ func TestFailuresAreRetriedAndRecorded(t *testing.T) {
 	w.turn("")
 	for name, k := range kinds {
 		d := w.settled(endpoints[name].ID, 1)[0]
-		attempts, err := w.store.AttemptsOf(t.Context(), []string{d.ID})
+		attempts, err := w.hooks.AttemptsOf(t.Context(), []string{d.Key()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		made := attempts[d.ID]
+		made := attempts[d.Key()]
 		if d.Status != k.status || len(made) != k.attempts {
 			t.Errorf("%s: %s after %d attempts, want %s after %d", name, d.Status, len(made), k.status, k.attempts)
 			continue
@@ -290,7 +294,7 @@ func TestFailuresAreRetriedAndRecorded(t *testing.T) {
 			t.Errorf("%s: recorded %+v", name, last)
 		}
 	}
-	gone, err := w.store.Endpoint(t.Context(), w.viewer.BusinessID, endpoints["gone"].ID)
+	gone, err := w.hooks.Endpoint(t.Context(), w.viewer.BusinessID, endpoints["gone"].ID)
 	if err != nil || gone.Status != store.Disabled || gone.DisabledReason == nil {
 		t.Errorf("after 410: %+v, %v", gone, err)
 	}
@@ -389,7 +393,7 @@ func TestHalfOfAllHang(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, t.TempDir(), func(c *webhook.Config) { c.Timeout = time.Hour })
 	hanging, healthy := hang(t), newReceiver(t, nil)
-	var slow, fast []*store.Endpoint
+	var slow, fast []*hook.Endpoint
 	for range 50 {
 		p, _ := w.endpoint(hanging.URL, store.RunFinished)
 		slow = append(slow, p)
@@ -408,25 +412,25 @@ func TestHalfOfAllHang(t *testing.T) {
 			}
 		}
 	}
-	if _, err := w.store.ReplayEvents(t.Context(), w.viewer, store.ReplayInput{EndpointID: fast[0].ID, Since: begun, FailedOnly: new(bool)}); err != nil {
+	if _, err := w.hooks.ReplayEvents(t.Context(), w.viewer, hook.ReplayInput{EndpointID: fast[0].ID, Since: begun, FailedOnly: new(bool)}); err != nil {
 		t.Fatal(err)
 	}
 	again := w.settled(fast[1].ID, n)[0]
-	if _, err := w.store.Redeliver(t.Context(), w.viewer, again.ID); err != nil {
+	if _, err := w.hooks.Redeliver(t.Context(), w.viewer, again.ID()); err != nil {
 		t.Fatal(err)
 	}
-	twice := func(all []*store.Delivery) int {
+	twice := func(all []*hook.Delivery) int {
 		made := 0
 		for _, d := range all {
 			made += d.Attempts
 		}
 		return made
 	}
-	w.await(fast[0].ID, func(all []*store.Delivery) bool { return twice(all) == 2*n })
-	w.await(fast[1].ID, func(all []*store.Delivery) bool { return twice(all) == n+1 })
+	w.await(fast[0].ID, func(all []*hook.Delivery) bool { return twice(all) == 2*n })
+	w.await(fast[1].ID, func(all []*hook.Delivery) bool { return twice(all) == n+1 })
 	for _, p := range slow {
-		for _, d := range w.await(p.ID, func([]*store.Delivery) bool { return true }) {
-			if d.Attempts != 0 || d.NextAttemptAt == nil {
+		for _, d := range w.await(p.ID, func([]*hook.Delivery) bool { return true }) {
+			if d.Attempts != 0 || d.Due == nil {
 				t.Fatalf("a delivery to an endpoint that hangs: %+v", d)
 			}
 		}
@@ -445,15 +449,15 @@ func TestRotationMeetsARetry(t *testing.T) {
 		r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 		p, old := w.endpoint(r.URL, store.RunFinished)
 		w.turn("")
-		d := w.await(p.ID, func(all []*store.Delivery) bool { return len(all) == 1 && all[0].Status == store.Retrying })[0]
-		rotated, err := w.store.RotateSecret(t.Context(), w.viewer, p.ID, overlap)
+		d := w.await(p.ID, func(all []*hook.Delivery) bool { return len(all) == 1 && all[0].Status == store.Retrying })[0]
+		rotated, err := w.hooks.RotateSecret(t.Context(), w.viewer, p.ID, overlap)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.store.Redeliver(t.Context(), w.viewer, d.ID); err != nil {
+		if _, err := w.hooks.Redeliver(t.Context(), w.viewer, d.ID()); err != nil {
 			t.Fatal(err)
 		}
-		w.await(p.ID, func(all []*store.Delivery) bool { return all[0].Attempts == 2 })
+		w.await(p.ID, func(all []*hook.Delivery) bool { return all[0].Attempts == 2 })
 		second := r.got()[1]
 		for secret, want := range map[string]bool{rotated.Secret: true, old: signs} {
 			oracle, err := standardwebhooks.NewWebhook(secret)
@@ -578,18 +582,18 @@ func TestDisablingEndsWhatWaits(t *testing.T) {
 		<-arrived
 	}
 	disabled := store.Disabled
-	if _, err := w.store.UpdateEndpoint(t.Context(), w.viewer, p.ID, store.EndpointInput{Status: &disabled}); err != nil {
+	if _, err := w.hooks.UpdateEndpoint(t.Context(), w.viewer, p.ID, hook.EndpointInput{Status: &disabled}); err != nil {
 		t.Fatal(err)
 	}
 	letGo()
-	count := func(all []*store.Delivery) map[store.DeliveryStatus]int {
+	count := func(all []*hook.Delivery) map[store.DeliveryStatus]int {
 		of := map[store.DeliveryStatus]int{}
 		for _, d := range all {
 			of[d.Status]++
 		}
 		return of
 	}
-	got := count(w.await(p.ID, func(all []*store.Delivery) bool { return count(all)[store.Delivered] >= 8 }))
+	got := count(w.await(p.ID, func(all []*hook.Delivery) bool { return count(all)[store.Delivered] >= 8 }))
 	if got[store.Delivered] != 8 || got[store.Skipped] != n-8 || len(r.got()) != 8 {
 		t.Errorf("%v, and %d requests", got, len(r.got()))
 	}
