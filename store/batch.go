@@ -16,6 +16,8 @@ import (
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/driver/pgdriver"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // The commit batcher: one goroutine a process takes the writes that wait, commits them in one transaction, and answers all
@@ -332,6 +334,16 @@ const maxCollisions = 5
 func collided(err error) bool {
 	var pg pgdriver.Error
 	return errors.As(err, &pg) && (pg.Field('C') == "40P01" || pg.Field('C') == "40001")
+}
+
+// full says whether the database has no room left: PostgreSQL's class is of all resources that can run out.
+func full(err error) bool {
+	var pg pgdriver.Error
+	if errors.As(err, &pg) {
+		return strings.HasPrefix(pg.Field('C'), "53")
+	}
+	var lite *sqlite.Error
+	return errors.As(err, &lite) && lite.Code()&0xff == sqlite3.SQLITE_FULL
 }
 
 // lost says whether err tells of a lost connection, rather than being the database's own word on a statement.
