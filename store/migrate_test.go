@@ -212,3 +212,41 @@ func (l lines) Write(line []byte) (int, error) {
 	l <- string(line)
 	return len(line), nil
 }
+
+// TestDirectionsAreFilledIn has a database be as it was before events had one, with turns in it whose metadata says otherwise.
+func TestDirectionsAreFilledIn(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		var url string
+		s := open(t, func(c *store.Config) { url = c.URL })
+		v := newBusiness(t, s)
+		for _, says := range []string{"inbound", "outbound"} {
+			in := turnInput(v, "")
+			in.Metadata = ptr(store.JSONObject(`{"direction":"` + says + `","data":{"type":"message.created","direction":"` + says + `"}}`))
+			turn, err := s.BeginTurn(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			finish(t, s, turn)
+		}
+		statements := []string{"DELETE FROM migrations WHERE name = '20261122100000'"}
+		for _, index := range []string{"events_of_session", "events_of_conversation", "events_of_agent", "events_on_channel", "runs_of_agent", "runs_in_status"} {
+			statements = append(statements, "DROP INDEX "+index)
+		}
+		for _, table := range []string{"events", "test_events"} {
+			statements = append(statements, "ALTER TABLE "+table+" DROP COLUMN direction")
+		}
+		for _, statement := range statements {
+			execute(t, url, statement)
+		}
+		s = open(t, func(c *store.Config) { c.URL = url })
+		all := events(t, s, v)
+		if len(all) != 6 {
+			t.Fatalf("%d events", len(all))
+		}
+		for _, e := range all {
+			if d, err := e.Details(); err != nil || e.Direction != d.Direction {
+				t.Errorf("%s is %s: %s, %v", e.ID, e.Direction, e.Body, err)
+			}
+		}
+	})
+}
