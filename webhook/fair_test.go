@@ -113,60 +113,62 @@ func TestUnwrittenOutcomesAreBounded(t *testing.T) {
 // TestRetriesGoWhenTheyAreDue: hundreds of deliveries to one endpoint fail, and are all due again at once. They go out as fast as
 // it takes them, and so does what is fresh meanwhile.
 func TestRetriesGoWhenTheyAreDue(t *testing.T) {
-	t.Parallel()
-	var well atomic.Bool
-	w := newWorld(t, t.TempDir(), func(c *webhook.Config) { c.Policy = webhook.Policy{Retries: 1, Backoff: 10 * time.Second} })
-	r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
-		if !well.Load() {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-	})
-	p, _ := w.endpoint(r.URL, store.EventTypes...)
-	const talkers, turns = 16, 45
-	distinct := func() int {
-		ids := map[string]bool{}
-		for _, req := range r.got() {
-			ids[req.header.Get("Webhook-Id")] = true
-		}
-		return len(ids)
-	}
-	var talking sync.WaitGroup
-	for range talkers {
-		talking.Go(func() {
-			for range turns {
-				w.turn("")
+	onBoth(t, func(t *testing.T, url string) {
+		var well atomic.Bool
+		w := newWorldOn(t, url, func(c *webhook.Config) { c.Policy = webhook.Policy{Retries: 1, Backoff: 10 * time.Second} })
+		r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
+			if !well.Load() {
+				w.WriteHeader(http.StatusInternalServerError)
 			}
 		})
-	}
-	talking.Wait()
-	const all = 3 * talkers * turns // at 48 a second, as it was once, they would take 45 s
-	until(t, "all have come", func() bool { return distinct() == all })
-	well.Store(true)
-	w.turn("")
-	until(t, "all were taken", func() bool { return len(r.got()) == 2*all+3 })
-	w.await(p.ID, func(all []*hook.Delivery) bool {
-		return !slices.ContainsFunc(all, func(d *hook.Delivery) bool { return d.Status != store.Delivered })
+		p, _ := w.endpoint(r.URL, store.EventTypes...)
+		const talkers, turns = 16, 45
+		distinct := func() int {
+			ids := map[string]bool{}
+			for _, req := range r.got() {
+				ids[req.header.Get("Webhook-Id")] = true
+			}
+			return len(ids)
+		}
+		var talking sync.WaitGroup
+		for range talkers {
+			talking.Go(func() {
+				for range turns {
+					w.turn("")
+				}
+			})
+		}
+		talking.Wait()
+		const all = 3 * talkers * turns // at 48 a second, as it was once, they would take 45 s
+		until(t, "all have come", func() bool { return distinct() == all })
+		well.Store(true)
+		w.turn("")
+		until(t, "all were taken", func() bool { return len(r.got()) == 2*all+3 })
+		w.await(p.ID, func(all []*hook.Delivery) bool {
+			return !slices.ContainsFunc(all, func(d *hook.Delivery) bool { return d.Status != store.Delivered })
+		})
 	})
 }
 
 // TestALostBellIsFound: the worker hears nothing, of a new endpoint either, and delivers all the same; and with the bell back
 // it makes nothing twice.
 func TestALostBellIsFound(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, t.TempDir(), nil)
-	r := newReceiver(t, nil)
-	w.deaf.Store(true)
-	p, _ := w.endpoint(r.URL, store.EventTypes...)
-	w.turn("")
-	w.settled(p.ID, 3)
-	w.turn("")
-	w.settled(p.ID, 6)
-	w.deaf.Store(false)
-	w.turn("")
-	w.settled(p.ID, 9)
-	if n := len(r.got()); n != 9 {
-		t.Errorf("%d attempts of 9 deliveries", n)
-	}
+	onBoth(t, func(t *testing.T, url string) {
+		w := newWorldOn(t, url, nil)
+		r := newReceiver(t, nil)
+		w.deaf.Store(true)
+		p, _ := w.endpoint(r.URL, store.EventTypes...)
+		w.turn("")
+		w.settled(p.ID, 3)
+		w.turn("")
+		w.settled(p.ID, 6)
+		w.deaf.Store(false)
+		w.turn("")
+		w.settled(p.ID, 9)
+		if n := len(r.got()); n != 9 {
+			t.Errorf("%d attempts of 9 deliveries", n)
+		}
+	})
 }
 
 // TestRewound: SQL has lost what the worker was told of, and gives the same numbers again.
