@@ -48,7 +48,7 @@ var inOrder = map[string]string{"enable_seqscan": "off", "enable_bitmapscan": "o
 
 // answerWithin is how long PostgreSQL may be silent in the middle of a statement: a peer that hangs does not end its
 // connections. A migration may take as long as it takes.
-const answerWithin = 10 * time.Second
+var answerWithin = 10 * time.Second
 
 // pool is a pool of connections.
 type pool struct{ *bun.DB }
