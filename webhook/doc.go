@@ -32,6 +32,6 @@
 // bytes of documents. Nobody gets more than half of what the others leave, so there always is some for one more. Of a lane's window, 16
 // to 512 deliveries, one conversation has an eighth: one that hangs does not keep the others from the other slots.
 //
-// No more than 500 outcomes are known and not written: a crash repeats so many, and what was under way. Nothing waits in memory that
-// is not in SQL.
+// No more than 500 attempts are young, or answered and not written: a crash repeats so many, and those that were waiting for a slow
+// receiver. Nothing waits in memory that is not in SQL.
 package webhook
