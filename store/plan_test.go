@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"regexp"
 	"strings"
 	"testing"
@@ -38,6 +39,20 @@ func TestListsReadAnIndex(t *testing.T) {
 		if err != nil || len(made.Edges) != 1 {
 			t.Fatal(made, err)
 		}
+		for _, query := range []string{ // so many that they are not read as a whole for a few
+			`INSERT INTO deliveries (endpoint_id, seq, event_id, business_id, shard, type, lane, status, epoch, attempts, created_at, updated_at)
+				SELECT ?, seq, id, business_id, ?, type, id, 'delivered', 0, 1, timestamp, timestamp FROM events WHERE seq <= 20000`,
+			`INSERT INTO attempts (endpoint_id, seq, event_id, number, trigger_name, started_at, duration_ms)
+				SELECT ?, seq, id, ?, 'automatic', timestamp, 1 FROM events WHERE seq <= 20000`,
+		} {
+			err := s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+				_, err := tx.NewRaw(query, endpoints[0], 2).Exec(ctx)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 		one, shard := made.Edges[0].Node, hook.ShardOf(v.BusinessID)
 		var queries []string
 		s.Reads(func(query string) { queries = append(queries, query) })
@@ -59,7 +74,6 @@ func TestListsReadAnIndex(t *testing.T) {
 			},
 			"what is next": func() error { _, err := h.Next(ctx, shard, endpoint, 7, 10); return err },
 			"what is due":  func() error { _, err := h.Due(ctx, shard, endpoint, s.Now(), 10); return err },
-			"what is over": func() error { return h.Sweep(ctx) },
 			"attempts":     func() error { _, err := h.AttemptsOf(ctx, []string{one.Key(), "2,evt_2,we_1"}); return err },
 			"deliveries that changed": func() error {
 				_, err := h.DeliveriesRung(ctx, v.BusinessID, []string{one.ID(), "dlv_old"}, []int64{1, 2})
@@ -152,7 +166,7 @@ func TestListsReadAnIndex(t *testing.T) {
 // is one of a recursive query's last step. What has the same number may be sorted: it is few.
 var (
 	wholly  = regexp.MustCompile(`(?m)Seq Scan|Sort|^\s*SCAN (\w+)$|^\s*SCAN \w+ USING|USE TEMP B-TREE`)
-	few     = regexp.MustCompile(`Incremental Sort|Sort Key|Presorted Key|USE TEMP B-TREE FOR LAST|SCAN page\d+\b|SCAN lane\b|SCAN \d+ CONSTANT`)
+	few     = regexp.MustCompile(`Incremental Sort|Sort Key|Presorted Key|USE TEMP B-TREE FOR LAST|SCAN page\d+\b|SCAN (lane|k)\b|SCAN \d+ CONSTANT`)
 	pgIndex = regexp.MustCompile(`Index (Only )?Scan .*using \w+ on \w+`)
 	indexed = regexp.MustCompile(`Index Cond`)
 )
