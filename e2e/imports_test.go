@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"parley/rest":               {"parley/agent", "parley/store"},
 	"parley/store":              {"parley/alive"},
 	"parley/stream":             {"parley/lru", "parley/store"},
-	"parley/webhook":            {"parley/egress", "parley/store", "parley/stream"},
+	"parley/webhook":            {"parley/egress", "parley/lru", "parley/store", "parley/store/hook", "parley/stream"},
 }
 
 func TestImportPicture(t *testing.T) {

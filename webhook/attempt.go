@@ -16,47 +16,65 @@ import (
 
 	"parley/egress"
 	"parley/store"
+	"parley/store/hook"
 )
 
 const (
-	userAgent   = "Backend-System-Webhook/1.0" // the specification's, to the letter
-	keptAnswer  = 16 << 10                     // bytes of an answer that are kept
-	leaseMargin = 5 * time.Second              // between the end of an attempt and that of its lease, for writing it down
+	userAgent  = "Backend-System-Webhook/1.0" // the specification's, to the letter
+	keptAnswer = 16 << 10                     // bytes of an answer that are kept
 )
 
-// Lease is how long a claimed delivery is held: the attempt twice over, and time to write down its outcome.
-func Lease(timeout time.Duration) time.Duration { return 2*timeout + 10*time.Second }
-
-// attempt makes one attempt, under one deadline from the dial to the last byte of the answer.
-func (w *Worker) attempt(ctx context.Context, t task) (*store.Attempt, answer) {
+// attempt makes one attempt, under one deadline from the dial to the last byte of the answer. The status of an answer counts as
+// read once there is a permit for its outcome; ok is false if none came before the drain was over, or it was cut before.
+func (w *Worker) attempt(t *task) (made *hook.Attempt, a answer, ok bool) {
 	start, job := time.Now(), t.job
-	made := &store.Attempt{DeliveryID: job.DeliveryID, Number: job.Attempts + 1, Trigger: job.Trigger, StartedAt: store.At(start)}
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
+	made = &hook.Attempt{Number: job.Attempts + 1, Trigger: job.Trigger, StartedAt: store.At(start)}
+	ctx, cancel := context.WithTimeout(w.ctx, w.cfg.Timeout)
 	defer cancel()
-	times := newTrace(start, t.token)
-	a, body := w.send(times.on(ctx), job, start)
-	made.DurationMs = int(time.Since(start).Milliseconds())
-	made.Timings = times.timings()
-	if a.status != 0 {
+	times := newTrace(start, &t.token)
+	resp, class := w.post(times.on(ctx), t, start)
+	took := time.Since(start)
+	if resp != nil {
+		defer func() { _ = resp.Body.Close() }()
+	} else if errors.Is(context.Cause(ctx), errCut) {
+		return nil, a, false
+	}
+	if !w.permit(t) {
+		return nil, a, false
+	}
+	if a.class = class; resp != nil {
+		// The status decides. The body is for the record: an error while reading it changes nothing.
+		a = answer{status: resp.StatusCode, retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}
+		var raw []byte
+		if resp.ContentLength != 0 { // most answers are empty
+			reading := time.Now()
+			raw, _ = io.ReadAll(io.LimitReader(resp.Body, keptAnswer))
+			took += time.Since(reading)
+		}
+		body := text(raw)
 		made.StatusCode, made.ResponseBody = &a.status, &body
 	}
-	return made, a
+	made.DurationMs = int(took.Milliseconds())
+	made.Timings = times.timings()
+	return made, a, true
 }
 
-func (w *Worker) send(ctx context.Context, job *store.Job, now time.Time) (answer, string) {
-	secrets, err := w.cfg.Store.SigningSecrets(job.EndpointID, job.Secrets, store.At(now))
+// post sends the job's document, and returns the answer as far as it is there with its header, or why there is none.
+func (w *Worker) post(ctx context.Context, t *task, now time.Time) (resp *http.Response, class string) {
+	job := t.job
+	secrets, err := w.cfg.Hooks.SigningSecrets(job.EndpointID, t.target.Secrets, store.At(now))
 	if err != nil {
-		w.cfg.Log.Error("sign a delivery", "delivery", job.DeliveryID, "error", err)
-		return answer{class: "signing"}, ""
+		w.cfg.Log.Error("sign a delivery", "delivery", job.ID(), "error", err)
+		return nil, "signing"
 	}
 	signature, err := egress.Sign(job.EventID, now, job.Body, secrets...)
 	if err != nil {
-		w.cfg.Log.Error("sign a delivery", "delivery", job.DeliveryID, "error", err)
-		return answer{class: "signing"}, ""
+		w.cfg.Log.Error("sign a delivery", "delivery", job.ID(), "error", err)
+		return nil, "signing"
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, job.URL, bytes.NewReader(job.Body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.target.URL, bytes.NewReader(job.Body))
 	if err != nil {
-		return answer{class: "url"}, ""
+		return nil, "url"
 	}
 	values := [...]string{"application/json", userAgent, job.EventID, strconv.FormatInt(now.Unix(), 10), signature}
 	req.Header = http.Header{
@@ -67,18 +85,12 @@ func (w *Worker) send(ctx context.Context, job *store.Job, now time.Time) (answe
 		"Webhook-Signature": values[4:5:5],
 	}
 	store.Failpoint("send.before")
-	resp, err := w.cfg.Client.Do(req)
+	resp, err = w.cfg.Client.Do(req)
 	store.Failpoint("send.after")
 	if err != nil {
-		return answer{class: classify(err)}, ""
+		return nil, classify(err)
 	}
-	defer func() { _ = resp.Body.Close() }()
-	// The status decides. The body is for the record: an error while reading it changes nothing.
-	var raw []byte
-	if resp.ContentLength != 0 { // most answers are empty
-		raw, _ = io.ReadAll(io.LimitReader(resp.Body, keptAnswer))
-	}
-	return answer{status: resp.StatusCode, retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}, text(raw)
+	return resp, ""
 }
 
 // text is what databases keep of an answer: valid UTF-8 without NUL, no longer than what was read.

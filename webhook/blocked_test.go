@@ -10,6 +10,7 @@ import (
 
 	"parley/egress"
 	"parley/store"
+	"parley/store/hook"
 	"parley/webhook"
 )
 
@@ -27,7 +28,7 @@ func TestBlockedWhenDialled(t *testing.T) {
 		}
 		c.Client, c.Policy = egress.NewClient(guard, 8), webhook.Policy{Retries: 1, Backoff: 10 * time.Millisecond}
 	})
-	endpoints := map[string]*store.Endpoint{}
+	endpoints := map[string]*hook.Endpoint{}
 	for _, host := range []string{
 		"127.0.0.1", "localhost", "0.0.0.0", "10.0.0.1", "169.254.169.254", "100.64.0.1", "192.168.0.1", "168.63.129.16", "[::1]", "[::]",
 		"[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[fd00:ec2::254]", "[fe80::1%25lo]",
@@ -37,18 +38,18 @@ func TestBlockedWhenDialled(t *testing.T) {
 	w.turn("")
 	for host, p := range endpoints {
 		d := w.settled(p.ID, 1)[0]
-		if _, err := w.store.Redeliver(t.Context(), w.viewer, d.ID); err != nil {
+		if _, err := w.hooks.Redeliver(t.Context(), w.viewer, d.ID()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.store.SendTest(t.Context(), w.viewer, p.ID, store.RunFinished); err != nil {
+		if _, err := w.hooks.SendTest(t.Context(), w.viewer, p.ID, store.RunFinished); err != nil {
 			t.Fatal(err)
 		}
 		all := w.settled(p.ID, 2)
-		of, err := w.store.AttemptsOf(t.Context(), []string{all[0].ID, all[1].ID})
+		of, err := w.hooks.AttemptsOf(t.Context(), []string{all[0].Key(), all[1].Key()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		made := slices.Concat(of[all[0].ID], of[all[1].ID])
+		made := slices.Concat(of[all[0].Key()], of[all[1].Key()])
 		if len(made) != 4 {
 			t.Errorf("%s: %d attempts", host, len(made))
 		}

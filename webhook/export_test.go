@@ -1,5 +1,23 @@
 package webhook
 
-// What production does when there is much happens in tests, too: gaps of more than one reading, and deliveries that are given back before
-// the feeder is asked anyway, by the scheduler and by the feeder itself.
-func init() { gapAtOnce, givenBackAtOnce = 5, 10 } //nolint:gochecknoinits // before anything runs
+// Held is how many deliveries wait in memory, and Unwritten how many outcomes are known and not written.
+func (w *Worker) Held() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.numbers.used
+}
+
+func (w *Worker) Unwritten() int { return len(w.permits) }
+
+// InFlight is how many attempts are under way.
+func (w *Worker) InFlight() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.flying.used
+}
+
+// MostUnwritten and MostHeld are the bounds of those.
+const (
+	MostUnwritten = maxUnwritten
+	MostHeld      = maxNumbers
+)

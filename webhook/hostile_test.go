@@ -20,6 +20,7 @@ import (
 
 	"parley/egress"
 	"parley/store"
+	"parley/store/hook"
 	"parley/webhook"
 )
 
@@ -127,18 +128,18 @@ func TestHostileReceivers(t *testing.T) {
 		}, store.Failed, "http_101", 0},
 		"TLS on plain HTTP": {say("\x15\x03\x01\x00\x02\x02\x28"), store.Failed, "protocol", 0},
 	}
-	endpoints := map[string]*store.Endpoint{}
+	endpoints := map[string]*hook.Endpoint{}
 	for name, k := range kinds {
 		endpoints[name], _ = w.endpoint(rawReceiver(t, k.answer), store.RunFinished)
 	}
 	w.turn("")
 	for name, k := range kinds {
 		d := w.settled(endpoints[name].ID, 1)[0]
-		made, err := w.store.AttemptsOf(t.Context(), []string{d.ID})
-		if err != nil || len(made[d.ID]) != 1 {
+		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.Key()})
+		if err != nil || len(made[d.Key()]) != 1 {
 			t.Fatalf("%s: %v, %v", name, made, err)
 		}
-		a := made[d.ID][0]
+		a := made[d.Key()][0]
 		class := ""
 		if a.Error != nil {
 			class = *a.Error
@@ -194,7 +195,7 @@ func TestHostileReceiversTakeNoMemory(t *testing.T) { //nolint:paralleltest // t
 		begin("", func(conn net.Conn) { endlessly(conn, "x", 50*time.Millisecond, nil) }),
 	}
 	const each, turns = 4, 4
-	var endpoints []*store.Endpoint
+	var endpoints []*hook.Endpoint
 	for range each {
 		for _, url := range urls {
 			p, _ := w.endpoint(url, store.RunFinished)
@@ -279,19 +280,19 @@ func TestReceiversThatNeverTakePart(t *testing.T) {
 		"HTTP/2: silence":             {two("/hang"), "timeout", store.Failed},
 		"HTTP/2: oversized trailers":  {two("/trailers"), "", store.Delivered},
 	}
-	endpoints := map[string]*store.Endpoint{}
+	endpoints := map[string]*hook.Endpoint{}
 	for name, k := range kinds {
 		endpoints[name], _ = w.endpoint(k.url, store.RunFinished)
 	}
 	w.turn("")
 	for name, k := range kinds {
 		d := w.settled(endpoints[name].ID, 1)[0]
-		made, err := w.store.AttemptsOf(t.Context(), []string{d.ID})
-		if err != nil || len(made[d.ID]) != 1 {
+		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.Key()})
+		if err != nil || len(made[d.Key()]) != 1 {
 			t.Fatalf("%s: %v, %v", name, made, err)
 		}
 		class := ""
-		if a := made[d.ID][0]; a.Error != nil {
+		if a := made[d.Key()][0]; a.Error != nil {
 			class = *a.Error
 		}
 		if class != k.class || d.Status != k.status {
@@ -324,11 +325,11 @@ func TestAttemptsSayWhereTheirTimeWent(t *testing.T) {
 	p, _ := w.endpoint("https://localhost:"+port, store.RunFinished)
 	w.turn("")
 	d := w.settled(p.ID, 1)[0]
-	made, err := w.store.AttemptsOf(t.Context(), []string{d.ID})
-	if err != nil || len(made[d.ID]) != 2 {
+	made, err := w.hooks.AttemptsOf(t.Context(), []string{d.Key()})
+	if err != nil || len(made[d.Key()]) != 2 {
 		t.Fatal(made, err)
 	}
-	first, second := made[d.ID][0], made[d.ID][1]
+	first, second := made[d.Key()][0], made[d.Key()][1]
 	if first.DNSMs == nil || first.ConnectMs == nil || first.TLSMs == nil || first.FirstByteMs == nil || first.RemoteAddress == nil || first.NextAttemptAt == nil {
 		t.Fatalf("the first attempt lacks something: %+v", first)
 	}
@@ -364,11 +365,11 @@ func TestAHandshakeIsTimed(t *testing.T) {
 		p, _ := w.endpoint(server.URL, store.RunFinished)
 		w.turn("")
 		d := w.settled(p.ID, 1)[0]
-		made, err := w.store.AttemptsOf(t.Context(), []string{d.ID})
-		if err != nil || len(made[d.ID]) != 1 {
+		made, err := w.hooks.AttemptsOf(t.Context(), []string{d.Key()})
+		if err != nil || len(made[d.Key()]) != 1 {
 			t.Fatal(made, err)
 		}
-		if a := made[d.ID][0]; a.TLSMs == nil || *a.TLSMs < int(takes.Milliseconds()) {
+		if a := made[d.Key()][0]; a.TLSMs == nil || *a.TLSMs < int(takes.Milliseconds()) {
 			t.Errorf("HTTP/2 %v: %+v", two, a)
 		}
 	}
@@ -406,13 +407,13 @@ func TestADialThatWasNotNeeded(t *testing.T) {
 	w.turn("")
 	w.turn("")
 	all := w.settled(p.ID, 2)
-	made, err := w.store.AttemptsOf(t.Context(), []string{all[0].ID, all[1].ID})
+	made, err := w.hooks.AttemptsOf(t.Context(), []string{all[0].Key(), all[1].Key()})
 	if err != nil || len(made) != 2 || dials.Load() != 2 {
 		t.Fatal(made, err, dials.Load())
 	}
 	connects := 0
 	for _, d := range all {
-		if a := made[d.ID][0]; a.ConnectMs != nil {
+		if a := made[d.Key()][0]; a.ConnectMs != nil {
 			connects++
 		}
 	}

@@ -3,92 +3,135 @@ package webhook
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"parley/store"
+	"parley/store/hook"
 )
 
 const (
-	recordedAtOnce = 500
-	recordEvery    = 50 * time.Millisecond
-	recordRetry    = 250 * time.Millisecond
-	lastChance     = 2 * time.Second // for the outcomes that are left when the worker ends
+	maxUnwritten = 500 - maxTokens // outcomes that are not written: a crash repeats so many deliveries, and those in flight
+	enough       = 250             // outcomes are written at once,
+	recordEvery  = 50 * time.Millisecond
+	recordRetry  = 250 * time.Millisecond
+	patientTries = 3               // as a whole, before it is looked for one that cannot be written
+	lastChance   = 2 * time.Second // for the outcomes that are left when the worker ends
 )
 
 // record writes outcomes down, many in one transaction, until there are no more; then it rings for what changed. With the
-// database away it waits: what it never gets to write is sent again after its lease, which is what at-least-once allows.
+// database away it waits: what it never gets to write is sent again, which is what at-least-once allows.
 func (w *Worker) record(ctx context.Context) {
-	var batch []*store.Outcome
 	flush := time.NewTimer(recordEvery)
-	flush.Stop()
-	for {
-		select {
-		case o, open := <-w.outcomes:
-			if !open {
-				w.write(ctx, batch)
-				return
+	for open := true; open; {
+		t, ok := <-w.outcomes
+		if !ok {
+			return
+		}
+		batch := []*task{t}
+		flush.Reset(recordEvery)
+	collect:
+		for open {
+			select { // what waits by now goes along
+			case t, open = <-w.outcomes:
+			default:
+				if len(batch) >= enough {
+					break collect
+				}
+				select {
+				case t, open = <-w.outcomes:
+				case <-flush.C:
+					break collect
+				}
 			}
-			if len(batch) == 0 {
-				flush.Reset(recordEvery)
+			if open {
+				batch = append(batch, t)
 			}
-			if batch = append(batch, o); len(batch) < recordedAtOnce {
-				continue
-			}
-		case <-flush.C:
 		}
 		w.write(ctx, batch)
-		batch = nil
 	}
 }
 
-func (w *Worker) write(ctx context.Context, batch []*store.Outcome) {
-	defer func() {
-		w.unwritten.Add(-int64(len(batch)))
-		for _, o := range batch {
-			w.holds.end(o.Job.Shard)
-		}
-	}()
-	for len(batch) > 0 {
-		store.Failpoint("record.before")
-		changed, disabled, err := w.cfg.Store.Record(ctx, batch)
-		store.Failpoint("record.after")
-		if err == nil {
-			w.ring(batch, changed, disabled)
+// write writes outcomes, however long it takes.
+func (w *Worker) write(ctx context.Context, batch []*task) {
+	defer w.written(batch)
+	batch = slices.Clone(batch)
+	for tries := 1; len(batch) > 0; tries++ {
+		err := w.writeOnce(ctx, batch...)
+		if err == nil || errors.Is(err, store.ErrShuttingDown) {
 			return
 		}
 		w.cfg.Log.Warn("record outcomes", "outcomes", len(batch), "error", err)
-		if errors.Is(err, store.ErrShuttingDown) {
-			return
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(recordRetry):
 		}
+		if tries >= patientTries {
+			batch = w.writeSingly(ctx, batch)
+		}
 	}
 }
 
-// ring tells the live lists of deliveries what changed, and the replayer that a replay may go on.
-func (w *Worker) ring(batch []*store.Outcome, changed, disabled []string) {
-	done := make(map[string]bool, len(changed))
-	for _, id := range changed {
-		done[id] = true
-	}
-	of := map[string][]string{}
-	replayed := false
-	for _, o := range batch {
-		replayed = replayed || o.Job.ReplayID != nil
-		if done[o.Job.DeliveryID] {
-			of[o.Job.BusinessID] = append(of[o.Job.BusinessID], o.Job.DeliveryID)
+// writeSingly writes outcomes one by one, until there is one that the database does not take even without what its receiver and
+// the network had to say: either it takes none just now, or that one is to keep no others waiting. It returns what is left.
+func (w *Worker) writeSingly(ctx context.Context, batch []*task) (left []*task) {
+	for i, t := range batch {
+		if w.writeOnce(ctx, t) == nil {
+			continue
+		}
+		if made := t.outcome.Attempt; made != nil {
+			w.cfg.Log.Error("an outcome cannot be written in full", "delivery", t.job.ID())
+			made.ResponseBody, made.RemoteAddress = nil, nil
+		}
+		if w.writeOnce(ctx, t) != nil {
+			return append(batch[i+1:], t)
 		}
 	}
-	if replayed {
-		nudge(w.replays)
+	return nil
+}
+
+func (w *Worker) writeOnce(ctx context.Context, batch ...*task) error {
+	outcomes := make([]*hook.Outcome, len(batch))
+	for i, t := range batch {
+		outcomes[i] = t.outcome
 	}
-	for business, deliveries := range of {
+	store.Failpoint("record.before")
+	recorded, err := w.cfg.Hooks.Record(ctx, outcomes)
+	store.Failpoint("record.after")
+	if err != nil {
+		return err
+	}
+	for business, deliveries := range recorded.Changed {
 		w.cfg.Stream.PublishDeliveries(business, deliveries...)
 	}
-	for _, business := range disabled {
+	for _, business := range recorded.Disabled {
+		w.Changed(business)
 		w.cfg.Stream.PublishDeliveries(business) // whatever else waited for the endpoint ended with it
+	}
+	return nil
+}
+
+// written ends what was recorded, or given up at the end of the process: SQL has it now.
+func (w *Worker) written(batch []*task) {
+	replayed := false
+	for _, t := range batch {
+		<-w.permits
+		w.holds.end(t.hold.Shard)
+	}
+	w.move(func() {
+		soon := w.cfg.Store.Now().Add(ahead)
+		for _, t := range batch {
+			l := t.lane
+			l.written(t.job.EventID)
+			if next := t.outcome.Next; next != nil && *next <= soon {
+				l.due = true
+				w.want(l)
+			}
+			replayed = replayed || t.job.ReplayID != nil
+		}
+	})
+	if replayed {
+		nudge(w.replays)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"parley/store"
+	"parley/store/hook"
 	"parley/webhook"
 )
 
@@ -87,11 +88,11 @@ func TestReplayThatWaitsKeepsItsOrder(t *testing.T) {
 	}
 	slow.Store(true)
 	before := len(r.got())
-	if _, err := w.store.ReplayEvents(t.Context(), w.viewer, store.ReplayInput{EndpointID: p.ID, Since: begun, FailedOnly: new(bool)}); err != nil {
+	if _, err := w.hooks.ReplayEvents(t.Context(), w.viewer, hook.ReplayInput{EndpointID: p.ID, Since: begun, FailedOnly: new(bool)}); err != nil {
 		t.Fatal(err)
 	}
-	w.await(p.ID, func(all []*store.Delivery) bool {
-		return !slices.ContainsFunc(all, func(d *store.Delivery) bool { return d.Attempts < 2 })
+	w.await(p.ID, func(all []*hook.Delivery) bool {
+		return !slices.ContainsFunc(all, func(d *hook.Delivery) bool { return d.Attempts < 2 })
 	})
 	for _, req := range r.got()[before:] {
 		if id := req.header.Get("Webhook-Id"); !slices.Contains(got, id) { // else it is a retry

@@ -1,38 +1,44 @@
 package webhook
 
 import (
-	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
 
 	"parley/store"
+	"parley/store/hook"
 )
 
-// task is an attempt to be made.
-type task struct {
-	job   *store.Job
-	token *token
-}
+const (
+	targetAge   = time.Second // an endpoint that was read longer ago is read again before anything is sent to it
+	lightBody   = 4 << 10     // as much as the stream carries: these bytes are bounded by the number of attempts
+	unknownBody = 1 << 20     // what a document is taken for until it is read
+)
 
-// begin has a sender make the attempt: one that is idle, or a new one. Senders are kept, for their stacks have grown to what an
-// attempt needs.
-func (w *Worker) begin(ctx context.Context, job *store.Job, held *token) {
-	t := task{job, held}
-	select {
-	case w.tasks <- t:
-	default:
-		go w.sender(ctx, t)
+// send hands attempts to senders that are idle, or to new ones. Senders are kept, for their stacks have grown to what an attempt
+// needs.
+func (w *Worker) send(first *task) {
+	for first != nil {
+		t := first
+		first, t.next = t.next, nil
+		select {
+		case w.tasks <- t:
+		default:
+			w.running.Go(func() { w.sender(t) })
+		}
 	}
 }
 
-func (w *Worker) sender(ctx context.Context, t task) {
+func (w *Worker) sender(t *task) {
 	idle := time.NewTimer(senderIdle)
 	defer idle.Stop()
 	for open := true; open; {
-		e := w.deliver(ctx, t)
-		e.token = t.token
-		w.ended <- e
+		w.deliver(t)
+		if t = w.finish(t); t != nil {
+			rest := t.next
+			t.next = nil
+			w.send(rest)
+			continue
+		}
 		idle.Reset(senderIdle)
 		select {
 		case t, open = <-w.tasks:
@@ -42,50 +48,125 @@ func (w *Worker) sender(ctx context.Context, t task) {
 	}
 }
 
-// late says whether a job has waited too long here: its lease may end before the attempt does.
-func (w *Worker) late(job *store.Job) bool {
-	return job.LeaseUntil.Sub(w.cfg.Store.Now()) < w.cfg.Timeout+leaseMargin
+// deliver makes an attempt, and decides what follows from it. Without an outcome it was cut short, and is in SQL as before.
+func (w *Worker) deliver(t *task) {
+	if !w.prepare(t) {
+		return
+	}
+	job := t.job
+	o := &hook.Outcome{Job: job, Hold: t.hold}
+	switch {
+	case over(job, t.target):
+		if o.Status = store.Skipped; job.Attempts > 0 {
+			o.Status = store.Failed
+		}
+		if !w.permit(t) {
+			return
+		}
+	case job.Body == nil: // retention was faster, or someone else's hand
+		w.cfg.Log.Error("a delivery without its event", "delivery", job.ID(), "event", job.EventID)
+		class := "no_event"
+		o.Status, o.URL = store.Failed, t.target.URL
+		o.Attempt = &hook.Attempt{Number: job.Attempts + 1, Trigger: job.Trigger, StartedAt: store.At(time.Now()), Error: &class}
+		if !w.permit(t) {
+			return
+		}
+	default:
+		made, a, ok := w.attempt(t)
+		if !ok {
+			return
+		}
+		v := w.cfg.Policy.of(job.Trigger).decide(made.Number-job.Base, a, rand.Float64())
+		if job.Trigger == store.TriggerTest {
+			v.disable = "" // it counts for nothing
+		}
+		o.Attempt, o.URL, o.Status, o.Disable = made, t.target.URL, v.status, v.disable
+		if v.failure != "" {
+			made.Error = &v.failure
+		}
+		if v.status == store.Retrying {
+			next := w.cfg.Store.Now().Add(v.delay)
+			o.Next, made.NextAttemptAt = &next, &next
+		}
+	}
+	t.outcome = o
 }
 
-// deliver makes one attempt and decides what follows from it.
-func (w *Worker) deliver(ctx context.Context, t task) ended {
-	job := t.job
-	waits, err := w.refresh(ctx, job)
-	if err == nil && waits {
-		waits, err = w.document(ctx, job)
-	}
-	if err != nil {
-		w.cfg.Log.Warn("send a delivery: giving it back", "error", err)
-		return ended{job: job, cut: true}
-	}
-	if !waits {
-		return ended{job: job}
-	}
-	if w.late(job) { // reading took long
-		return ended{job: job, cut: true}
-	}
-	if job.EndpointStatus == store.Disabled && job.Trigger != store.TriggerTest {
-		outcome := &store.Outcome{Job: job, Status: store.Skipped}
-		if job.Attempts > 0 {
-			outcome.Status = store.Failed
+// over says whether a delivery was ended: its endpoint has been disabled or deleted since it was made.
+func over(job *hook.Job, target *hook.Target) bool {
+	return target.Gone || job.Epoch < target.Epoch || target.Status == store.Disabled && job.Trigger != store.TriggerTest
+}
+
+// prepare reads what the job needs and is not at hand, and says whether it may be sent then: to read may take long.
+func (w *Worker) prepare(t *task) bool {
+	job, waited := t.job, false
+	for t.target == nil || job.Body == nil && !over(job, t.target) {
+		waited = true
+		var found bool
+		var err error
+		if t.target == nil {
+			found, err = w.readTarget(t)
+		} else if job.Body, found, err = w.fetched.get(w, job.EventID); found {
+			w.bodies.Put(job.BusinessID, job.EventID, job.Body, len(job.Body))
+			w.move(func() { w.weigh(t, len(job.Body)) })
 		}
-		return ended{job: job, outcome: outcome}
+		switch {
+		case err != nil && !w.tryAgain(err):
+			return false
+		case err == nil && !found:
+			return true // it cannot be sent, but that is an outcome
+		}
 	}
-	made, a := w.attempt(ctx, t)
-	if a.status == 0 && errors.Is(context.Cause(ctx), errCut) {
-		return ended{job: job, cut: true}
+	return !waited || w.holds.good(t.hold)
+}
+
+// readTarget reads the endpoint. What changed while the job waited for it is read again.
+func (w *Worker) readTarget(t *task) (found bool, err error) {
+	target, found, err := w.targets.get(w, t.job.EndpointID)
+	if err != nil {
+		return false, err
 	}
-	v := w.cfg.Policy.of(job.Trigger).decide(made.Number-job.Base, a, rand.Float64())
-	if job.Trigger == store.TriggerTest {
-		v.disable = "" // it counts for nothing
+	if !found {
+		target = &hook.Target{EndpointID: t.job.EndpointID, Gone: true}
 	}
-	outcome := &store.Outcome{Job: job, Attempt: made, Status: v.status, Disable: v.disable}
-	if v.failure != "" {
-		made.Error = &v.failure
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := t.lane
+	if l.b.version != t.version {
+		t.version = l.b.version
+		return true, nil
 	}
-	if v.status == store.Retrying {
-		next := w.cfg.Store.Now().Add(v.delay)
-		outcome.Next, made.NextAttemptAt = &next, &next
+	t.target, l.target = target, target
+	return found, nil
+}
+
+// tryAgain waits a while after a failure to read, and says whether to go on.
+func (w *Worker) tryAgain(err error) bool {
+	if w.ctx.Err() != nil {
+		return false
 	}
-	return ended{job: job, outcome: outcome}
+	w.cfg.Log.Warn("send a delivery: trying again", "error", err)
+	select {
+	case <-w.ctx.Done():
+		return false
+	case <-time.After(readAgain):
+		return true
+	}
+}
+
+// permit waits until there is room for one more outcome that is not written, and says whether there is. So no more than
+// maxUnwritten are known and not written, whatever becomes of the database.
+func (w *Worker) permit(t *task) bool {
+	t.token.answered.Store(true)
+	select {
+	case w.permits <- struct{}{}:
+		return true
+	default:
+	}
+	select {
+	case w.permits <- struct{}{}:
+		return true
+	case <-w.ctx.Done():
+		return false
+	}
 }

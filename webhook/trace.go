@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"parley/store"
+	"parley/store/hook"
 )
 
 // trace takes the times of one attempt. Each is measured for itself: a connection that is used again has no look-up, connect
@@ -21,7 +21,7 @@ type trace struct {
 	began   map[string]time.Time
 	looking time.Time
 	shaking time.Time
-	made    store.Timings
+	made    hook.Timings
 }
 
 func newTrace(start time.Time, held *token) *trace { return &trace{start: start, token: held} }
@@ -83,7 +83,7 @@ func (t *trace) on(ctx context.Context) context.Context {
 }
 
 // timings are the times so far.
-func (t *trace) timings() store.Timings {
+func (t *trace) timings() hook.Timings {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.made
