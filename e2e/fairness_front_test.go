@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bufio"
 	"context"
-	"database/sql"
 	"fmt"
 	"io"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
-	"github.com/uptrace/bun/driver/pgdriver"
 )
 
 // TestStrangersHoldLittle: who has no valid credential is answered 401 and cut off by the fifth KiB of a body, and after 5 s of a
@@ -330,7 +328,7 @@ func TestReadsEnd(t *testing.T) {
 	t.Parallel()
 	f := production(t, 1)
 	s := f.replicas[0]
-	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(f.database)))
+	db := f.db()
 	defer func() { _ = db.Close() }()
 	lock, err := db.BeginTx(t.Context(), nil)
 	if err != nil {

@@ -1,12 +1,9 @@
 package e2e_test
 
 import (
-	"database/sql"
 	"net/http"
 	"strings"
 	"testing"
-
-	"github.com/uptrace/bun/driver/pgdriver"
 
 	"parley/e2e/servers"
 )
@@ -65,15 +62,10 @@ func TestLiveDeliveriesWithoutRedis(t *testing.T) {
 	endpoint, _ := s.register(r.URL, "run.finished")
 	s.chat("Hello", "")
 	eventually(t, "failed", func() bool { return len(s.list(endpoint, "FAILED")) == 1 })
-	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(f.database)))
+	db := f.db()
 	defer func() { _ = db.Close() }()
-	for _, query := range []string{ // an id tells when its delivery was made
-		"UPDATE attempts SET delivery_id = 'dlv_00' || substr(delivery_id, 7)",
-		"UPDATE deliveries SET id = 'dlv_00' || substr(id, 7)",
-	} {
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := db.ExecContext(t.Context(), "UPDATE deliveries SET old_id = 'dlv_00' || substr(event_id, 5)"); err != nil { // of a database of before
+		t.Fatal(err)
 	}
 	old := at(s.list(endpoint, "FAILED"), 0, "id")
 	up.Store(true)

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/uptrace/bun/driver/pgdriver"
+	_ "github.com/jackc/pgx/v5/stdlib" // the database of production
 
 	"parley/e2e/servers"
 )
@@ -66,10 +66,22 @@ func (f *fleet) running() {
 	f.counts("running", "SELECT COUNT(*) FROM runs WHERE status = 'running'", 1)
 }
 
+// db is the replicas' database.
+func (f *fleet) db() *sql.DB { return openPostgres(f.t, f.database) }
+
+func openPostgres(t *testing.T, url string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
 // counts waits until a query of the database counts n.
 func (f *fleet) counts(what, query string, n int) {
 	f.t.Helper()
-	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(f.database)))
+	db := f.db()
 	defer func() { _ = db.Close() }()
 	eventually(f.t, what, func() bool {
 		var got int

@@ -29,7 +29,7 @@ func TestHostileInputs(t *testing.T) {
 		"a schema that is not as deep": {create, `{"in":{"tools":[` + fmt.Sprintf(tool, deep(40, `{"allOf":[`, "{}", "]}")) + "]}}", `["input","tools",0,"parameters"]`},
 		"a default":                    {`query($f: EventFilter = ` + deep(1000, "{types:[", "", "]}") + `){events(filter:$f){nodes{id}}}`, "", "nested 100 deep"},
 		"50,000 values of none":        {create, `{"in":{"channelProfiles":[` + strings.Repeat(`{"channel":"X"},`, 50_000) + "1]}}", "more faults"},
-		"5,000 in the document":        {`mutation{createWebhookEndpoint(input:{events:[` + strings.Repeat("X ", 5_000) + `]}){secret}}`, "", "more faults"},
+		"1,500 in the document":        {`mutation{createAgent(input:{name:"x" knowledge:[` + strings.Repeat("{x:1}", 1_500) + `]}){id}}`, "", "more faults"},
 		"a long name in each of them":  {create, `{"in":{"knowledge":[` + strings.Repeat(`{"`+strings.Repeat("x", 300)+`":1},`, 2_000) + "1]}}", "more faults"},
 		"a fault at each level":        {create, `{"in":{"model":` + deep(90, `{"`+strings.Repeat("x", 300)+`":1,"fallback":`, "{}", "}") + "}}", "more faults"},
 	} {

@@ -9,14 +9,15 @@ import (
 
 	"parley/e2e/servers"
 	"parley/store"
+	"parley/store/hook"
 	"parley/stream"
 )
 
 // endpoint registers a webhook that gets what happens.
-func (w *world) endpoint() *store.Endpoint {
+func (w *world) endpoint() *hook.Endpoint {
 	w.t.Helper()
 	url := "https://example.com/hook"
-	p, _, err := w.store.CreateEndpoint(w.t.Context(), w.viewer, store.EndpointInput{URL: &url, Events: store.EventTypes})
+	p, _, err := w.hooks.CreateEndpoint(w.t.Context(), w.viewer, hook.EndpointInput{URL: &url, Events: store.EventTypes})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func (v *watcher) expect(n int, status store.DeliveryStatus) {
 			v.t.Fatalf("%d of %d came: %v", came, n, err)
 		}
 		for _, d := range rows {
-			change := fmt.Sprint(d.ID, d.UpdatedAt)
+			change := fmt.Sprint(d.ID(), d.UpdatedAt)
 			if v.shown[change] || d.Status != status {
 				v.t.Fatalf("shown, before: %t: %+v", v.shown[change], d)
 			}
@@ -101,7 +102,7 @@ func TestRowsAreReadOnceForAll(t *testing.T) {
 				tell = w.hub.Changed // by this server itself
 			}
 			tell(w.happen(1))
-			var rows []*store.Delivery
+			var rows []*hook.Delivery
 			for _, s := range all {
 				got, err := s.Next(t.Context())
 				if err != nil || len(got) != 2 {

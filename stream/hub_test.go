@@ -12,9 +12,12 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/jackc/pgx/v5/stdlib" // the database of production
+
 	"parley/e2e/servers"
 	"parley/egress"
 	"parley/store"
+	"parley/store/hook"
 	"parley/stream"
 )
 
@@ -23,6 +26,7 @@ type world struct {
 	t        *testing.T
 	database string // its URL
 	store    *store.Store
+	hooks    *hook.Hooks
 	viewer   *store.Viewer
 	pages    *stream.Pages
 	hub      *stream.Hub
@@ -44,7 +48,7 @@ func newWorldOn(t *testing.T, database string, cfg stream.HubConfig) *world {
 		t.Fatal(err)
 	}
 	w.store, err = store.Open(t.Context(), store.Config{
-		URL: database, SessionTTL: time.Hour, NewSecret: egress.NewSecret, Sealer: sealer,
+		URL: database, SessionTTL: time.Hour, Sealer: sealer,
 		Committed: func(events []*store.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -54,6 +58,7 @@ func newWorldOn(t *testing.T, database string, cfg stream.HubConfig) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.hooks = hook.New(hook.Config{Store: w.store, NewSecret: egress.NewSecret})
 	made, err := w.store.CreateBusiness(t.Context(), store.BusinessInput{Name: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +67,7 @@ func newWorldOn(t *testing.T, database string, cfg stream.HubConfig) *world {
 		t.Fatal(err)
 	}
 	w.pages = stream.NewPages(w.store)
-	cfg.Store, cfg.Pages = w.store, w.pages
+	cfg.Store, cfg.Hooks, cfg.Pages = w.store, w.hooks, w.pages
 	w.hub = stream.NewHub(cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -210,7 +215,7 @@ func (w *world) goBack(seq int64) {
 	w.t.Helper()
 	kind, dsn := "sqlite", store.SQLitePath(w.database)
 	if store.IsPostgres(w.database) {
-		kind, dsn = "pg", w.database
+		kind, dsn = "pgx", w.database
 	}
 	db, err := sql.Open(kind, dsn)
 	if err != nil {

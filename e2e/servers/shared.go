@@ -8,7 +8,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/uptrace/bun/driver/pgdriver"
+	"github.com/jackc/pgx/v5/pgconn"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 )
 
 // shared is a PostgreSQL for all tests of a package, each of which has a database of its own in it. The first that needs it
@@ -54,15 +55,18 @@ func NewPostgres(t T) *Postgres {
 func (p *Postgres) Database(t T) string {
 	t.Helper()
 	name := "t" + strings.ToLower(rand.Text())
-	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(p.URL("postgres"))))
+	db, err := sql.Open("pgx", p.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() { _ = db.Close() }()
 	for {
 		_, err := db.ExecContext(t.Context(), "CREATE DATABASE "+name)
 		if err == nil {
 			return p.URL(name)
 		}
-		var pg pgdriver.Error
-		if !errors.As(err, &pg) || pg.Field('C') != "57P03" && pg.Field('C') != "55006" { // starting up, or the template is busy
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "57P03" && pg.Code != "55006" { // starting up, or the template is busy
 			t.Fatal(err)
 		}
 	}

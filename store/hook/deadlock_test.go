@@ -1,4 +1,4 @@
-package store_test
+package hook_test
 
 import (
 	"database/sql"
