@@ -220,12 +220,7 @@ func TestHangingEndpoints(t *testing.T) {
 // open is the fleet's database.
 func (f *fleet) open() *sql.DB {
 	f.t.Helper()
-	db, err := sql.Open("pgx", f.database)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Cleanup(func() { _ = db.Close() })
-	return db
+	return openAt(f.t, f.database)
 }
 
 func number(t *testing.T, db *sql.DB, query string, args ...any) (n int) {
