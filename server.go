@@ -279,6 +279,7 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return p.hub.Run(background) })
 	group.Go(func() error { return p.runner.Run(background) })
 	group.Go(func() error { return p.store.RunRetention(background) })
+	group.Go(func() error { return p.store.RunCheckpoints(background) })
 	group.Go(func() error { return p.hooks.RunSweeper(background) })
 	working, endWork := context.WithCancel(background)
 	defer endWork()

@@ -11,7 +11,8 @@ import (
 // leave the others theirs. It is a hook of the readers' pool: whatever is read for a viewer passes it, and waits for as long as the
 // context allows. What turns and deliveries read by key has connections of its own.
 type fairReads struct {
-	each int // reads of a business at a time
+	each  int   // reads of a business at a time
+	pause pause // of all of them, for SQLite's log
 
 	mu sync.Mutex // guards of
 	of map[string]*turns
@@ -40,10 +41,14 @@ func (f *fairReads) BeforeQuery(ctx context.Context, e *bun.QueryEvent) context.
 	t := f.enter(v.BusinessID)
 	select {
 	case t.places <- struct{}{}:
-		e.Stash = map[any]any{placeTaken{}: t}
+		if f.pause.enter(ctx) {
+			e.Stash = map[any]any{placeTaken{}: t}
+			return ctx
+		}
+		<-t.places
 	case <-ctx.Done():
-		f.leave(v.BusinessID, t)
 	}
+	f.leave(v.BusinessID, t)
 	return ctx
 }
 
@@ -53,6 +58,7 @@ func (f *fairReads) AfterQuery(ctx context.Context, e *bun.QueryEvent) {
 	if !ok {
 		return
 	}
+	f.pause.leave()
 	<-t.places
 	if v, err := ViewerOf(ctx); err == nil {
 		f.leave(v.BusinessID, t)

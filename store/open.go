@@ -67,21 +67,23 @@ func (s *Store) SetOutbox(o Outbox) { s.outbox = o }
 
 // Store is an open database. Its methods are safe for concurrent use.
 type Store struct {
-	cfg     Config
-	outbox  Outbox
-	db      *bun.DB // the writer: for SQLite a single connection
-	read    *bun.DB // readers, beside the writer
-	keyed   *bun.DB // of what every request reads: connections of their own, which need not wait behind lists
-	fair    *fairReads
-	leases  *bun.DB // on PostgreSQL one connection of their own, and the clock's: they must not wait behind whoever reads
-	sealer  *Sealer
-	batcher *batcher
-	aside   *batcher   // of what is written in bulk: on PostgreSQL over another connection, on SQLite the same
-	pools   []*pool    // on PostgreSQL, beside that of db and read
-	servers generation // of PostgreSQL, that the URL has led to
-	unlock  func() error
-	log     *slog.Logger
-	tables  map[reflect.Type]*table
+	cfg    Config
+	outbox Outbox
+	db     *bun.DB // the writer: for SQLite a single connection
+	read   *bun.DB // readers, beside the writer
+	keyed  *bun.DB // of what every request reads: connections of their own, which need not wait behind lists
+	fair   *fairReads
+
+	checkpoints *bun.DB // of SQLite's log: a connection that waits for nobody for long
+	leases      *bun.DB // on PostgreSQL one connection of their own, and the clock's: they must not wait behind whoever reads
+	sealer      *Sealer
+	batcher     *batcher
+	aside       *batcher   // of what is written in bulk: on PostgreSQL over another connection, on SQLite the same
+	pools       []*pool    // on PostgreSQL, beside that of db and read
+	servers     generation // of PostgreSQL, that the URL has led to
+	unlock      func() error
+	log         *slog.Logger
+	tables      map[reflect.Type]*table
 
 	authenticate, agentVersion *sql.Stmt // what every request reads
 
@@ -242,7 +244,10 @@ func (s *Store) openSQLite(ctx context.Context) error {
 	if s.keyed, err = open("&_pragma=query_only(true)&_pragma=cache_size(-1024)", fileKeyedReaders); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.read.Close(), s.unlock())
 	}
-	s.pools = append(s.pools, &pool{s.keyed})
+	if s.checkpoints, err = open("&_pragma=busy_timeout(200)", 1); err != nil {
+		return errors.Join(fmt.Errorf("open %s: %w", path, err), s.db.Close(), s.read.Close(), s.keyed.Close(), s.unlock())
+	}
+	s.pools = append(s.pools, &pool{s.keyed}, &pool{s.checkpoints})
 	s.fair = newFairReads(fileReaders)
 	s.read = s.read.WithQueryHook(s.fair)
 	return nil

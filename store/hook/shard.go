@@ -35,37 +35,36 @@ const forever = 100 * 365 * 24 * time.Hour
 // renewed. The one server of a SQLite file has them all, from its start to its end.
 func (h *Hooks) Shared() bool { return h.store.Remote() }
 
-// RenewShards says that the replica lives, and renews what it holds. It returns that, and how many shards are its fair share.
+// RenewShards says that the replica lives, and renews what it holds: in one statement, for it must be done in time. It returns
+// that, and how many shards are its fair share. It is for replicas that share: those of PostgreSQL.
 func (h *Hooks) RenewShards(ctx context.Context, replica string) (held []Hold, share int, err error) {
 	if err := h.store.SyncClock(ctx); err != nil {
 		return nil, 0, err
 	}
-	err = h.store.InLease(ctx, func(ctx context.Context, t *store.Tx) error {
-		held = nil
-		_, err := t.NewRaw("INSERT INTO replicas (id, alive_until) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until",
-			replica, t.Now.Add(ShardLease)).Exec(ctx)
-		if err != nil {
-			return err
-		}
-		if held, err = h.renew(ctx, t, replica); err != nil {
-			return err
-		}
-		_, err = t.NewRaw("DELETE FROM replicas WHERE id IN (SELECT id FROM replicas WHERE alive_until < ? ORDER BY id"+
-			h.store.Locking("UPDATE SKIP LOCKED")+")", t.Now).Exec(ctx) // one that is locked is about to say that it lives
-		if err != nil {
-			return err
-		}
-		var alive int
-		if err := t.NewRaw("SELECT COUNT(*) FROM replicas").Scan(ctx, &alive); err != nil {
-			return err
-		}
-		share = (Shards + alive - 1) / alive
-		return nil
-	})
-	if err != nil {
+	now := h.store.Now()
+	until := now.Add(h.shardLease())
+	var rows []struct {
+		Shard *int  `bun:"shard"`
+		Token int64 `bun:"token"`
+		Alive int   `bun:"alive"`
+	}
+	// A replica's row that is locked is about to say that it lives; a shard that is locked is being handed back.
+	err = h.store.Leases().NewRaw(`WITH mine AS (INSERT INTO replicas (id, alive_until) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until),
+		dead AS (DELETE FROM replicas WHERE id IN (SELECT id FROM replicas WHERE alive_until < ? AND id <> ? ORDER BY id FOR UPDATE SKIP LOCKED)),
+		kept AS (UPDATE shards SET held_until = ? WHERE shard IN (SELECT shard FROM shards WHERE owner = ? AND held_until > ? ORDER BY shard
+			FOR NO KEY UPDATE SKIP LOCKED) RETURNING shard, token)
+		SELECT kept.shard, COALESCE(kept.token, 0) AS token, (SELECT COUNT(*) FROM replicas WHERE alive_until >= ? AND id <> ?) + 1 AS alive
+		FROM (SELECT 1) AS one LEFT JOIN kept ON TRUE`,
+		replica, until, now, replica, until, replica, now, now, replica).Scan(ctx, &rows)
+	if err != nil || len(rows) == 0 {
 		return nil, 0, fmt.Errorf("renew the shards of %s: %w", replica, err)
 	}
-	return held, share, nil
+	for _, r := range rows {
+		if r.Shard != nil {
+			held = append(held, Hold{*r.Shard, r.Token})
+		}
+	}
+	return held, (Shards + rows[0].Alive - 1) / rows[0].Alive, nil
 }
 
 // KeepShards renews holds, and says nothing of whether their replica lives: for one that is about to end.
@@ -82,13 +81,6 @@ func (h *Hooks) KeepShards(ctx context.Context, holds []Hold) error {
 		return fmt.Errorf("keep %d shards: %w", len(holds), err)
 	}
 	return nil
-}
-
-// renew passes over a shard that is locked: it is being handed back, and may be for long.
-func (h *Hooks) renew(ctx context.Context, t *store.Tx, replica string) (held []Hold, err error) {
-	err = t.NewRaw("UPDATE shards SET held_until = ? WHERE shard IN (SELECT shard FROM shards WHERE owner = ? AND held_until > ? ORDER BY shard"+
-		h.store.Locking("NO KEY UPDATE SKIP LOCKED")+") RETURNING shard, token", t.Now.Add(h.shardLease()), replica, t.Now).Scan(ctx, &held)
-	return held, err
 }
 
 func (h *Hooks) shardLease() time.Duration {
