@@ -57,7 +57,8 @@ type record struct {
 	outcomes  []*Outcome
 	held      map[Hold]bool
 	endpoints map[string]*health
-	settled   []bool // the outcomes that changed their rows
+	settled   []bool  // the outcomes that changed their rows
+	numbers   []int64 // and how many attempts there have been with them
 	done      Recorded
 }
 
@@ -70,7 +71,7 @@ type health struct {
 
 // newRecord queues the locks, of shards, endpoints and replays, and the rows' updates.
 func newRecord(h *Hooks, t *store.Tx, outcomes []*Outcome) *record {
-	r := &record{h: h, outcomes: outcomes, held: map[Hold]bool{}, endpoints: map[string]*health{}, settled: make([]bool, len(outcomes))}
+	r := &record{h: h, outcomes: outcomes, held: map[Hold]bool{}, endpoints: map[string]*health{}, settled: make([]bool, len(outcomes)), numbers: make([]int64, len(outcomes))}
 	r.done.Changed = map[string][]string{}
 	share, update := "", ""
 	if t.Remote() {
@@ -104,7 +105,10 @@ func newRecord(h *Hooks, t *store.Tx, outcomes []*Outcome) *record {
 				func(scan func(...any) error) error { var id string; return scan(&id) })
 		}
 		text, args := o.update(t.Now)
-		t.LockCount(store.LockDeliveries, o.Job.key(), text, args, func(changed int64) { r.settled[i] = changed > 0 })
+		t.Lock(store.LockDeliveries, o.Job.key(), text, args, func(scan func(...any) error) error {
+			r.settled[i] = true
+			return scan(&r.numbers[i])
+		})
 	}
 	return r
 }
@@ -114,16 +118,16 @@ func (j *Job) key() string { return fmt.Sprintf("%s/%020d/%s", j.EndpointID, j.S
 // overSQL says of a delivery d that waits whether it is over by the rule: its endpoint is gone, or was disabled since.
 const overSQL = `COALESCE((SELECT e.deleted_at IS NOT NULL OR e.epoch > d.epoch AND d.trigger_name <> 'test' FROM endpoints e WHERE e.id = d.endpoint_id), TRUE)`
 
-// What an outcome does to its row. $1 to $7 are what it is found by, and the rest what it becomes. The first attempt stands
-// in the row.
+// What an outcome does to its row. $1 to $7 are what it is found by, its due too: with each outcome that is another one, so that none
+// counts twice. The rest is what it becomes. The first attempt stands in the row.
 const (
-	settleSQL = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status ELSE $8 END, due = NULL, attempts = $9, updated_at = $10`
+	settleSQL = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status ELSE $8 END, due = NULL, attempts = d.attempts + $9, updated_at = $10`
 	retrySQL  = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status WHEN ` + overSQL + ` THEN 'failed' ELSE $8 END,
-		due = CASE WHEN ` + overSQL + ` THEN NULL ELSE CAST($11 AS BIGINT) END, attempts = $9, updated_at = $10`
+		due = CASE WHEN ` + overSQL + ` THEN NULL ELSE CAST($11 AS BIGINT) END, attempts = d.attempts + $9, updated_at = $10`
 	firstSQL = `, next_attempt_at = $11, started_at = $12, duration_ms = $13, status_code = $14, error = $15, dns_ms = $16, connect_ms = $17, tls_ms = $18,
 		first_byte_ms = $19, remote_address = $20, response_body = $21`
-	whereSQL = ` WHERE endpoint_id = $1 AND seq = $2 AND event_id = $3 AND generation = $4 AND attempts = $7 AND due IS NOT NULL
-		AND EXISTS (SELECT 1 FROM shards WHERE shards.shard = $5 AND token = $6)`
+	whereSQL = ` WHERE endpoint_id = $1 AND seq = $2 AND event_id = $3 AND generation = $4 AND due = $7
+		AND EXISTS (SELECT 1 FROM shards WHERE shards.shard = $5 AND token = $6) RETURNING attempts`
 )
 
 // inRow says whether the attempt stands in its delivery's row: a delivery's first one, in its turn or as a test.
@@ -133,13 +137,13 @@ func (o *Outcome) inRow() bool {
 
 // update is the statement that writes the outcome into its row.
 func (o *Outcome) update(now store.Time) (text string, args []any) {
-	attempts := o.Job.Attempts
+	made := 0
 	if o.Attempt != nil {
-		attempts = o.Attempt.Number
+		made = 1
 	}
 	args = []any{
-		o.Job.EndpointID, o.Job.Seq, o.Job.EventID, o.Job.Generation, int64(o.Hold.Shard), o.Hold.Token, int64(o.Job.Attempts),
-		string(o.Status), int64(attempts), int64(now),
+		o.Job.EndpointID, o.Job.Seq, o.Job.EventID, o.Job.Generation, int64(o.Hold.Shard), o.Hold.Token, int64(o.Job.Due),
+		string(o.Status), int64(made), int64(now),
 	}
 	text = settleSQL
 	if o.Status == store.Retrying {
@@ -191,7 +195,9 @@ func (r *record) apply(ctx context.Context, t *store.Tx) error {
 			sent[*o.Job.ReplayID]++
 		}
 		if !o.inRow() {
-			store.Insert(t, o.attempt())
+			a := o.attempt()
+			a.Number = int(r.numbers[i]) // after one more, where a late outcome came between
+			store.Insert(t, a)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(sent)) {
