@@ -21,7 +21,7 @@ type Column struct{ Name, Type string }
 
 var columnOfNew = regexp.MustCompile(`\bnew\.([a-z_]+)`)
 
-// NewBulk makes a statement. On PostgreSQL it must return `new.row`, a column that is added and counts the rows.
+// NewBulk makes a statement, which ends with RETURNING `new.row`, a column that is added and counts the rows, and a number.
 func NewBulk(text string, columns ...Column) *Bulk {
 	b := &Bulk{columns: append(slices.Clone(columns), Column{"row", "bigint"})}
 	arrays, names := make([]string, len(b.columns)), make([]string, len(b.columns))
@@ -29,8 +29,8 @@ func NewBulk(text string, columns ...Column) *Bulk {
 		arrays[i], names[i] = "$"+strconv.Itoa(i+1)+"::"+c.Type+"[]", c.Name
 	}
 	b.remote = strings.Replace(text, "{rows}", "unnest("+strings.Join(arrays, ", ")+") AS new("+strings.Join(names, ", ")+")", 1)
-	local, _, _ := strings.Cut(text, "RETURNING new.row")
-	b.local = columnOfNew.ReplaceAllStringFunc(strings.Replace(local, "FROM {rows}", "", 1), func(found string) string {
+	local := strings.NewReplacer("FROM {rows}", "", "RETURNING new.row,", "RETURNING").Replace(text)
+	b.local = columnOfNew.ReplaceAllStringFunc(local, func(found string) string {
 		name := strings.TrimPrefix(found, "new.")
 		b.order = append(b.order, slices.IndexFunc(columns, func(c Column) bool { return c.Name == name }))
 		return "?"
@@ -38,8 +38,8 @@ func NewBulk(text string, columns ...Column) *Bulk {
 	return b
 }
 
-// LockBulk queues a Bulk over some rows, and tells changed which of them it has changed.
-func (t *Tx) LockBulk(r rank, b *Bulk, rows [][]any, changed func(i int)) {
+// LockBulk queues a Bulk over some rows, and tells changed which of them it has changed, and the number that it returns of each.
+func (t *Tx) LockBulk(r rank, b *Bulk, rows [][]any, changed func(i int, number int64)) {
 	if len(rows) == 0 {
 		return
 	}
@@ -49,10 +49,11 @@ func (t *Tx) LockBulk(r rank, b *Bulk, rows [][]any, changed func(i int)) {
 			for k, c := range b.order {
 				args[k] = row[c]
 			}
-			t.LockCount(r, "", b.local, args, func(n int64) {
-				if n > 0 {
-					changed(i)
-				}
+			t.Lock(r, "", b.local, args, func(scan func(...any) error) error {
+				var number int64
+				err := scan(&number)
+				changed(i, number)
+				return err
 			})
 		}
 		return
@@ -67,11 +68,11 @@ func (t *Tx) LockBulk(r rank, b *Bulk, rows [][]any, changed func(i int)) {
 		})
 	}
 	t.Lock(r, "", b.remote, args, func(scan func(...any) error) error {
-		var i int64
-		err := scan(&i)
-		if err == nil {
-			changed(int(i))
+		var i, number int64
+		if err := scan(&i, &number); err != nil {
+			return err
 		}
-		return err
+		changed(int(i), number)
+		return nil
 	})
 }

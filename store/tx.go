@@ -90,11 +90,6 @@ func (t *Tx) Lock(r rank, key, text string, args []any, row func(scan func(...an
 	t.queue = append(t.queue, &query{rank: r, key: key, text: text, args: args, row: row})
 }
 
-// LockCount is Lock for a statement that returns nothing, and tells done how many rows it changed.
-func (t *Tx) LockCount(r rank, key, text string, args []any, done func(changed int64)) {
-	t.queue = append(t.queue, &query{rank: r, key: key, text: text, args: args, done: done})
-}
-
 // Read queues a query, and tells row each of its rows.
 func (t *Tx) Read(text string, args []any, row func(scan func(...any) error) error) {
 	t.Lock(readOnly, "", text, args, row)
@@ -107,7 +102,7 @@ func (t *Tx) Exec(text string, args ...any) {
 
 // ExecCount is Exec, and tells done how many rows it changed: known when the transaction is committed.
 func (t *Tx) ExecCount(text string, args []any, done func(changed int64)) {
-	t.LockCount(readOnly, "", text, args, done)
+	t.queue = append(t.queue, &query{rank: readOnly, text: text, args: args, done: done})
 }
 
 // begin begins a batch's transaction. On PostgreSQL nothing is sent yet.

@@ -63,7 +63,8 @@ type record struct {
 	outcomes  []*Outcome
 	held      map[Hold]bool
 	endpoints map[string]*health
-	settled   []bool // the outcomes that changed their rows
+	settled   []bool  // the outcomes that changed their rows
+	numbers   []int64 // and how many attempts there have been with them
 	done      Recorded
 }
 
@@ -76,7 +77,7 @@ type health struct {
 
 // newRecord queues the locks, of shards, endpoints and replays, and the rows' updates.
 func newRecord(h *Hooks, t *store.Tx, outcomes []*Outcome) *record {
-	r := &record{h: h, outcomes: outcomes, held: map[Hold]bool{}, endpoints: map[string]*health{}, settled: make([]bool, len(outcomes))}
+	r := &record{h: h, outcomes: outcomes, held: map[Hold]bool{}, endpoints: map[string]*health{}, settled: make([]bool, len(outcomes)), numbers: make([]int64, len(outcomes))}
 	r.done.Changed = map[string][]string{}
 	share, update := "", ""
 	if t.Remote() {
@@ -115,7 +116,9 @@ func newRecord(h *Hooks, t *store.Tx, outcomes []*Outcome) *record {
 		of[form] = append(of[form], i)
 	}
 	for form, rows := range rows {
-		t.LockBulk(store.LockDeliveries, form, rows, func(i int) { r.settled[of[form][i]] = true })
+		t.LockBulk(store.LockDeliveries, form, rows, func(i int, attempts int64) {
+			r.settled[of[form][i]], r.numbers[of[form][i]] = true, attempts
+		})
 	}
 	return r
 }
@@ -123,19 +126,19 @@ func newRecord(h *Hooks, t *store.Tx, outcomes []*Outcome) *record {
 // overSQL says of a delivery d that waits whether it is over by the rule: its endpoint is gone, or was disabled since.
 const overSQL = `COALESCE((SELECT e.deleted_at IS NOT NULL OR e.epoch > d.epoch AND d.trigger_name <> 'test' FROM endpoints e WHERE e.id = d.endpoint_id), TRUE)`
 
-// What an outcome does to its row: it ends the delivery, or has it wait for a retry; the first attempt stands in the row.
-// Shards are read once for all rows.
+// What an outcome does to its row: it ends the delivery, or has it wait for a retry; the first attempt stands in the row. A row
+// is found by its due, too: with each outcome that is another one, so that none counts twice.
 const (
 	endSQL = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status ELSE new.status END, due = NULL,
-		attempts = new.attempts, updated_at = new.updated_at`
+		attempts = d.attempts + new.made, updated_at = new.updated_at`
 	retrySQL = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status WHEN ` + overSQL + ` THEN 'failed' ELSE new.status END,
-		due = CASE WHEN ` + overSQL + ` THEN NULL ELSE new.next_attempt_at END, attempts = new.attempts, updated_at = new.updated_at`
+		due = CASE WHEN ` + overSQL + ` THEN NULL ELSE new.next_attempt_at END, attempts = d.attempts + new.made, updated_at = new.updated_at`
 	firstSQL = `, next_attempt_at = new.next_attempt_at, started_at = new.started_at, duration_ms = new.duration_ms, status_code = new.status_code,
 		error = new.error, dns_ms = new.dns_ms, connect_ms = new.connect_ms, tls_ms = new.tls_ms, first_byte_ms = new.first_byte_ms,
 		remote_address = new.remote_address, response_body = new.response_body`
 	whichSQL = ` FROM {rows} WHERE d.endpoint_id = new.endpoint_id AND d.seq = new.seq AND d.event_id = new.event_id AND d.generation = new.generation
-		AND d.attempts = new.seen AND d.due IS NOT NULL AND (new.shard, new.token) IN (SELECT shards.shard, shards.token FROM shards)
-		RETURNING new.row`
+		AND d.due = new.due AND (new.shard, new.token) IN (SELECT shards.shard, shards.token FROM shards)
+		RETURNING new.row, attempts`
 )
 
 var (
@@ -151,11 +154,11 @@ var outcomeColumns = []store.Column{
 	{Name: "seq", Type: "bigint"},
 	{Name: "event_id", Type: "text"},
 	{Name: "generation", Type: "bigint"},
-	{Name: "seen", Type: "bigint"},
+	{Name: "due", Type: "bigint"},
 	{Name: "shard", Type: "bigint"},
 	{Name: "token", Type: "bigint"},
 	{Name: "status", Type: "text"},
-	{Name: "attempts", Type: "bigint"},
+	{Name: "made", Type: "bigint"},
 	{Name: "updated_at", Type: "bigint"},
 	{Name: "next_attempt_at", Type: "bigint"},
 	{Name: "started_at", Type: "bigint"},
@@ -192,11 +195,11 @@ func (o *Outcome) form() *store.Bulk {
 func (o *Outcome) row(now store.Time) []any {
 	row := make([]any, len(outcomeColumns))
 	copy(row, []any{
-		o.Job.EndpointID, o.Job.Seq, o.Job.EventID, o.Job.Generation, int64(o.Job.Attempts), int64(o.Hold.Shard), o.Hold.Token,
-		string(o.Status), int64(o.Job.Attempts), int64(now), instant(o.Next),
+		o.Job.EndpointID, o.Job.Seq, o.Job.EventID, o.Job.Generation, int64(o.Job.Due), int64(o.Hold.Shard), o.Hold.Token,
+		string(o.Status), int64(0), int64(now), instant(o.Next),
 	})
 	if a := o.Attempt; a != nil {
-		row[8] = int64(a.Number)
+		row[8] = int64(1)
 		copy(row[11:], []any{
 			int64(a.StartedAt), int64(a.DurationMs), number(a.StatusCode), text(a.Error), number(a.DNSMs), number(a.ConnectMs), number(a.TLSMs),
 			number(a.FirstByteMs), text(a.RemoteAddress), text(a.ResponseBody),
@@ -249,7 +252,9 @@ func (r *record) apply(ctx context.Context, t *store.Tx) error {
 			sent[*o.Job.ReplayID]++
 		}
 		if !o.inRow() {
-			store.Insert(t, o.attempt())
+			a := o.attempt()
+			a.Number = int(r.numbers[i]) // after one more, where a late outcome came between
+			store.Insert(t, a)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(sent)) {

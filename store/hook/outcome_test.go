@@ -2,8 +2,6 @@ package hook_test
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -92,8 +90,8 @@ func TestARetryCountsOnceWhateverIsLost(t *testing.T) {
 // the receiver took the delivery. The attempt that was due by then counts all the same.
 func TestLateOutcomes(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
+		b := newBench(t, open, nil)
 		for _, swept := range []bool{false, true} {
-			b := newBench(t, open, nil)
 			b.turns(3)
 			jobs := b.next(b.p.ID)
 			b.set(b.p.ID, store.Disabled)
@@ -338,6 +336,3 @@ func blocked(t *testing.T, url string) (do func(statement string), waiting func(
 		}
 	}
 }
-
-var _ = fmt.Sprint
-var _ *sql.DB

@@ -117,8 +117,15 @@ func (h *Hooks) TakeShards(ctx context.Context, replica string, limit int) ([]Ho
 func (h *Hooks) GiveShards(ctx context.Context, holds []Hold) error {
 	err := h.store.InTx(ctx, func(ctx context.Context, t *store.Tx) error {
 		for _, x := range slices.SortedFunc(slices.Values(holds), func(a, b Hold) int { return a.Shard - b.Shard }) {
-			_, err := t.NewRaw("UPDATE shards SET owner = '', token = token + 1, held_until = 0 WHERE shard = ? AND token = ?", x.Shard, x.Token).Exec(ctx)
+			var mine []int // locked by its key: what is being written under the hold comes before
+			err := t.NewRaw("SELECT shard FROM shards WHERE shard = ? AND token = ?"+h.store.Locking("UPDATE"), x.Shard, x.Token).Scan(ctx, &mine)
 			if err != nil {
+				return err
+			}
+			if len(mine) == 0 {
+				continue
+			}
+			if _, err := t.NewRaw("UPDATE shards SET owner = '', token = token + 1, held_until = 0 WHERE shard = ?", x.Shard).Exec(ctx); err != nil {
 				return err
 			}
 		}
