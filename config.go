@@ -47,6 +47,7 @@ type Settings struct {
 	MaxSockets           int    `name:"max-sockets" aliases:"parley-max-sockets" env:"PARLEY_MAX_SOCKETS" default:"2000" placeholder:"N" help:"WebSockets and event streams that a business may have open at a time, on each replica (default: ${default})."`
 	MaxSubscriptions     int    `name:"max-subscriptions" aliases:"parley-max-subscriptions" env:"PARLEY_MAX_SUBSCRIPTIONS" default:"20000" placeholder:"N" help:"Subscriptions that a business may have at a time, on each replica (default: ${default})."`
 	MaxAgents            int    `name:"max-agents" aliases:"parley-max-agents" env:"PARLEY_MAX_AGENTS" default:"1000" placeholder:"N" help:"Agents that a business may have (default: ${default})."`
+	MaxEndpoints         int    `name:"max-endpoints" aliases:"parley-max-endpoints" env:"PARLEY_MAX_ENDPOINTS" default:"100" placeholder:"N" help:"Enabled webhook endpoints that a business may have, its agents' own among them (default: ${default})."`
 	GraphQLMaxTokens     int    `name:"graphql-max-tokens" aliases:"parley-graphql-max-tokens" env:"PARLEY_GRAPHQL_MAX_TOKENS" default:"10000" placeholder:"N" help:"GraphQL: tokens of a document (default: ${default})."`
 	GraphQLMaxDepth      int    `name:"graphql-max-depth" aliases:"parley-graphql-max-depth" env:"PARLEY_GRAPHQL_MAX_DEPTH" default:"15" placeholder:"N" help:"GraphQL: levels of nested fields (default: ${default})."`
 	GraphQLMaxAliases    int    `name:"graphql-max-aliases" aliases:"parley-graphql-max-aliases" env:"PARLEY_GRAPHQL_MAX_ALIASES" default:"100" placeholder:"N" help:"GraphQL: aliases in a document (default: ${default})."`
@@ -103,6 +104,7 @@ func (s *Settings) Validate() error {
 	check(s.MaxSockets > 0, "PARLEY_MAX_SOCKETS", "must be 1 or more")
 	check(s.MaxSubscriptions > 0, "PARLEY_MAX_SUBSCRIPTIONS", "must be 1 or more")
 	check(s.MaxAgents > 0, "PARLEY_MAX_AGENTS", "must be 1 or more")
+	check(s.MaxEndpoints > 0, "PARLEY_MAX_ENDPOINTS", "must be 1 or more")
 	_, err = parseOrigins(s.AllowedOrigins)
 	check(err == nil, "PARLEY_ALLOWED_ORIGINS", fmt.Sprintf("must be a comma separated list of origins such as https://app.example.com (%v)", err))
 	_, err = egress.NewGuard(egress.Policy{Trusted: s.privateHosts()})

@@ -188,7 +188,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 		return nil, err
 	}
 	p.hooks = hook.New(hook.Config{
-		Store: p.store, CheckURL: config.CheckURL, NewSecret: egress.NewSecret, EndpointGrace: s.EndpointGrace, Log: log,
+		Store: p.store, CheckURL: config.CheckURL, NewSecret: egress.NewSecret, MaxEndpoints: s.MaxEndpoints, EndpointGrace: s.EndpointGrace, Log: log,
 		Changed: func(business string) {
 			p.worker.Changed(business)
 			p.stream.PublishDeliveries(business) // for the other replicas, one of which may have the business's shard

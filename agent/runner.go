@@ -247,10 +247,11 @@ func (r *Runner) keep(run string) (done func()) {
 	}
 }
 
-// insist repeats a turn's second commit while the database is away or overloaded: a reply that was paid for is not dropped for
-// a hiccup. After that the sweeper ends the run.
-func (r *Runner) insist(commit func() error) error {
-	limit := time.After(insistFor)
+// insist repeats a turn's second commit while the database is away, full or overloaded, for as long as the turn may take, which ends
+// with ctx, and for a while in any case: a reply that was paid for is not dropped for a hiccup. After that the sweeper ends the run.
+func (r *Runner) insist(ctx context.Context, commit func() error) error {
+	ends, _ := ctx.Deadline()
+	limit := time.After(max(insistFor, time.Until(ends)))
 	for {
 		err := commit()
 		if e, ok := store.AsError(err); !ok || e.Code != store.CodeUnavailable || errors.Is(err, store.ErrShuttingDown) {

@@ -49,7 +49,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 	text := shown.Text
 	turn.Rendering = rendering(in.Channel, shown)
 	var message *store.Message
-	err = r.insist(func() (err error) {
+	err = r.insist(ctx, func() (err error) {
 		message, err = r.cfg.Store.FinishTurn(ctx, turn, text, course.steps...)
 		return err
 	})
@@ -271,7 +271,7 @@ func (r *Runner) recall(ctx context.Context, turn *store.Turn, fresh bool) ([]Me
 func (r *Runner) fail(turn *store.Turn, cause error, steps ...store.RunStep) error {
 	class, told := r.outcome(cause)
 	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", cause)
-	err := r.insist(func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class, steps...) })
+	err := r.insist(context.Background(), func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class, steps...) })
 	if err != nil {
 		return fmt.Errorf("fail run %s: %w", turn.Run.ID, err)
 	}

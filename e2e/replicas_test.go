@@ -36,6 +36,14 @@ func production(t *testing.T, n int, env ...string) *fleet {
 
 func productionOn(t *testing.T, database string, n int, env ...string) *fleet {
 	t.Helper()
+	f := fleetOn(t, database, env...)
+	f.start(n, binary)
+	return f
+}
+
+// fleetOn has PostgreSQL and Redis, and no replicas yet.
+func fleetOn(t *testing.T, database string, env ...string) *fleet {
+	t.Helper()
 	f := &fleet{t: t, database: database, bell: servers.Redis(t)}
 	f.env = append([]string{
 		"PARLEY_DATABASE_URL=" + f.database, "PARLEY_REDIS_URL=redis://" + f.bell.Addr,
@@ -43,15 +51,21 @@ func productionOn(t *testing.T, database string, n int, env ...string) *fleet {
 		"PARLEY_ADDR=127.0.0.1:0", "PARLEY_BOOTSTRAP_API_KEY=" + apiKey, "PARLEY_BOOTSTRAP_TOKEN=" + token,
 		"PARLEY_ALLOW_PRIVATE_WEBHOOKS=true", "PARLEY_DELIVERY_BACKOFF=50ms",
 	}, env...)
+	return f
+}
+
+// start starts n replicas at the same moment, in place of those that were.
+func (f *fleet) start(n int, binary string) {
+	f.t.Helper()
+	f.replicas = nil
 	for range n {
-		s := &server{t: t, dir: t.TempDir(), env: f.env}
+		s := &server{t: f.t, binary: binary, dir: f.t.TempDir(), env: f.env}
 		f.replicas = append(f.replicas, s)
 		s.launch()
 	}
 	for _, s := range f.replicas {
 		s.waitUp()
 	}
-	return f
 }
 
 // inLine waits until so many turns wait in line for a session.

@@ -75,7 +75,13 @@ const (
 // start starts a server in a folder of its own, with known credentials, and settings as in "PARLEY_X=y".
 func start(t *testing.T, env ...string) *server {
 	t.Helper()
-	s := &server{t: t, dir: t.TempDir(), env: append([]string{
+	return launched(t, binary, env...)
+}
+
+// launched starts a server of any version.
+func launched(t *testing.T, binary string, env ...string) *server {
+	t.Helper()
+	s := &server{t: t, binary: binary, dir: t.TempDir(), env: append([]string{
 		"PARLEY_ADDR=127.0.0.1:0", "PARLEY_BOOTSTRAP_API_KEY=" + apiKey, "PARLEY_BOOTSTRAP_TOKEN=" + token,
 		"PARLEY_ALLOW_PRIVATE_WEBHOOKS=true", "PARLEY_DELIVERY_BACKOFF=50ms",
 	}, env...)}

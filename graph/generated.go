@@ -3263,7 +3263,7 @@ type Mutation {
     "The message."
     input: ChatInput!
   ): ChatReply!
-  "Registers a webhook endpoint. A business may have 100 that are enabled, and 200 in all, else ` + "`" + `limit_reached` + "`" + `."
+  "Registers a webhook endpoint. A business may have 100 that are enabled, and twice as many in all, unless the operator says otherwise, else ` + "`" + `limit_reached` + "`" + `."
   createWebhookEndpoint(
     "The endpoint."
     input: CreateWebhookEndpointInput!

@@ -63,13 +63,14 @@ func unavailable(reason, message string) *Error {
 // Refuse makes an Error for the packages above store.
 func Refuse(code Code, reason, message string) *Error { return refuse(code, reason, message) }
 
-// AsError finds the Error in err's chain. A connection to the database that was lost, or does not answer, is ErrUnavailable.
+// AsError finds the Error in err's chain. A connection to the database that was lost, or does not answer, is ErrUnavailable, and so is
+// a database whose disk is full.
 func AsError(err error) (*Error, bool) {
 	var e *Error
 	if errors.As(err, &e) {
 		return e, true
 	}
-	if err != nil && lost(err) {
+	if err != nil && (lost(err) || full(err)) {
 		away := *ErrUnavailable
 		away.cause = err
 		return &away, true

@@ -211,15 +211,6 @@ func (s *Store) Extent(ctx context.Context, business string) (Extent, error) {
 	return extents[0], nil
 }
 
-// AllExtents reads the extents of every business's feed.
-func (s *Store) AllExtents(ctx context.Context) ([]Extent, error) {
-	var extents []Extent
-	if err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses").Scan(ctx, &extents); err != nil {
-		return nil, fmt.Errorf("read the extents of all feeds: %w", err)
-	}
-	return extents, nil
-}
-
 // testEvents reads events of tests by their ids, into of. They are kept beside the feed, of which they are no part.
 func (s *Store) testEvents(ctx context.Context, ids []string, of map[string]*Event) error {
 	var missing []string

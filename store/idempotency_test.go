@@ -1,14 +1,12 @@
 package store_test
 
 import (
-	"database/sql"
 	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/uptrace/bun/driver/pgdriver"
 
 	"parley/store"
 )
@@ -16,17 +14,7 @@ import (
 // execute runs a statement beside the stores.
 func execute(t *testing.T, url, query string) {
 	t.Helper()
-	var db *sql.DB
-	if store.IsPostgres(url) {
-		db = sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(url)))
-	} else {
-		var err error
-		if db, err = sql.Open("sqlite", url+"?_pragma=busy_timeout(5000)"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	defer func() { _ = db.Close() }()
-	if _, err := db.ExecContext(t.Context(), query); err != nil {
+	if _, err := dial(t, url).ExecContext(t.Context(), query); err != nil {
 		t.Fatal(err)
 	}
 }

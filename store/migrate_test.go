@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
-	"github.com/uptrace/bun/driver/pgdriver"
 	"github.com/uptrace/bun/migrate"
 
 	"parley/e2e/servers"
@@ -21,11 +22,10 @@ import (
 
 // TestAMigrationMayTakeLong: a statement of a migration may take longer than the driver lets any other statement take. It waits
 // here for a lock, until another statement was given up on the same terms.
-func TestAMigrationMayTakeLong(t *testing.T) {
-	t.Parallel()
+func TestAMigrationMayTakeLong(t *testing.T) { //nolint:paralleltest // it changes for how long an answer is waited for
+	t.Cleanup(store.HaveAnswersWithin(time.Second))
 	url := servers.Database(t)
-	db := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(url)))
-	defer func() { _ = db.Close() }()
+	db := dial(t, url)
 	blocking, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -34,13 +34,12 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 	if _, err := blocking.ExecContext(t.Context(), "CREATE TABLE settings (name TEXT)"); err != nil { // the first of the first migration
 		t.Fatal(err)
 	}
-	hasty := url + "&read_timeout=2s"
 	opened := make(chan error, 1)
 	go func() {
 		sealer, err := store.NewSealer(secretKey)
 		if err == nil {
 			var s *store.Store
-			if s, err = store.Open(t.Context(), store.Config{URL: hasty, Sealer: sealer}); err == nil {
+			if s, err = store.Open(t.Context(), store.Config{URL: url, Sealer: sealer}); err == nil {
 				err = s.Close()
 			}
 		}
@@ -58,7 +57,7 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 		default:
 		}
 	}
-	other := sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(hasty)))
+	other := store.OpenPool(url)
 	defer func() { _ = other.Close() }()
 	if _, err := other.ExecContext(t.Context(), "SELECT pg_sleep(60)"); err == nil {
 		t.Fatal("the statement that was to be given up was not")
@@ -84,16 +83,14 @@ func TestAMigrationAndItsMarkAreOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob("migrations/*.sql")
-	if err != nil || len(files) < 2 {
-		t.Fatal(files, err)
-	}
 	for name, c := range map[string]struct {
+		own  string // where its own migrations are
 		url  func(t *testing.T) (url string, db *bun.DB)
 		stop string // the start that writes the mark of this name
 		lift string
 	}{
 		"SQLite": {
+			own: "sqlite",
 			url: func(t *testing.T) (string, *bun.DB) {
 				path := filepath.Join(t.TempDir(), "parley.db")
 				db, err := sql.Open("sqlite", "file:"+path)
@@ -106,9 +103,10 @@ func TestAMigrationAndItsMarkAreOne(t *testing.T) {
 			lift: "DROP TRIGGER stop",
 		},
 		"PostgreSQL": {
+			own: "postgres",
 			url: func(t *testing.T) (string, *bun.DB) {
 				url := servers.Database(t)
-				return url, bun.NewDB(sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(url))), pgdialect.New())
+				return url, bun.NewDB(dial(t, url), pgdialect.New())
 			},
 			stop: "ALTER TABLE migrations ADD CONSTRAINT stopped CHECK (name <> '%s')",
 			lift: "ALTER TABLE migrations DROP CONSTRAINT stopped",
@@ -128,8 +126,18 @@ func TestAMigrationAndItsMarkAreOne(t *testing.T) {
 			if err := migrate.NewMigrator(db, migrate.NewMigrations(), migrate.WithTableName("migrations")).Init(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			for _, file := range files {
+			files, err := filepath.Glob("migrations/*.sql")
+			own, err2 := filepath.Glob("migrations/" + c.own + "/*.sql")
+			if err != nil || err2 != nil || len(files) < 2 || len(own) == 0 {
+				t.Fatal(files, own, err, err2)
+			}
+			var marks []string
+			for _, file := range append(files, own...) {
 				mark, _, _ := strings.Cut(filepath.Base(file), "_")
+				marks = append(marks, mark)
+			}
+			slices.Sort(marks)
+			for _, mark := range marks {
 				if _, err := db.ExecContext(t.Context(), fmt.Sprintf(c.stop, mark)); err != nil {
 					t.Fatal(err)
 				}
@@ -211,4 +219,42 @@ type lines chan string
 func (l lines) Write(line []byte) (int, error) {
 	l <- string(line)
 	return len(line), nil
+}
+
+// TestDirectionsAreFilledIn has a database be as it was before events had one, with turns in it whose metadata says otherwise.
+func TestDirectionsAreFilledIn(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		var url string
+		s := open(t, func(c *store.Config) { url = c.URL })
+		v := newBusiness(t, s)
+		for _, says := range []string{"inbound", "outbound"} {
+			in := turnInput(v, "")
+			in.Metadata = ptr(store.JSONObject(`{"direction":"` + says + `","data":{"type":"message.created","direction":"` + says + `"}}`))
+			turn, err := s.BeginTurn(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			finish(t, s, turn)
+		}
+		statements := []string{"DELETE FROM migrations WHERE name = '20261122100000'"}
+		for _, index := range []string{"events_of_session", "events_of_conversation", "events_of_agent", "events_on_channel", "runs_of_agent", "runs_in_status"} {
+			statements = append(statements, "DROP INDEX "+index)
+		}
+		for _, table := range []string{"events", "test_events"} {
+			statements = append(statements, "ALTER TABLE "+table+" DROP COLUMN direction")
+		}
+		for _, statement := range statements {
+			execute(t, url, statement)
+		}
+		s = open(t, func(c *store.Config) { c.URL = url })
+		all := events(t, s, v)
+		if len(all) != 6 {
+			t.Fatalf("%d events", len(all))
+		}
+		for _, e := range all {
+			if d, err := e.Details(); err != nil || e.Direction != d.Direction {
+				t.Errorf("%s is %s: %s, %v", e.ID, e.Direction, e.Body, err)
+			}
+		}
+	})
 }

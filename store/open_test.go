@@ -12,8 +12,6 @@ import (
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 
 	"parley/store"
-
-	"github.com/uptrace/bun/driver/pgdriver"
 )
 
 func TestOpenRefusesWithOneClearLine(t *testing.T) {
@@ -223,14 +221,7 @@ func TestInterruptedMigrationIsFinished(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			db, err := sql.Open("sqlite", c.URL)
-			if store.IsPostgres(c.URL) {
-				db, err = sql.OpenDB(pgdriver.NewConnector(pgdriver.WithDSN(c.URL))), nil
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = db.Close() }()
+			db := dial(t, c.URL)
 			for _, statement := range strings.Split(string(raw), "--bun:split")[:5] {
 				if _, err := db.ExecContext(t.Context(), statement); err != nil {
 					t.Fatal(err)

@@ -21,6 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // PostgreSQL is reached by pgx, under database/sql and bun. Queries of bun hold their values, and are not prepared (exec
@@ -47,7 +49,7 @@ var inOrder = map[string]string{"enable_seqscan": "off", "enable_bitmapscan": "o
 
 // answerWithin is how long PostgreSQL may be silent in the middle of a statement: a peer that hangs does not end its
 // connections. A migration may take as long as it takes.
-const answerWithin = 10 * time.Second
+var answerWithin = 10 * time.Second
 
 // pool is a pool of connections.
 type pool struct{ *bun.DB }
@@ -198,6 +200,16 @@ func endAtStandby(ctx context.Context, conn *pgx.Conn, err error) error {
 		_ = conn.Close(ctx)
 	}
 	return err
+}
+
+// full says whether the database has no room left: PostgreSQL's class 53 is of all resources that can run out.
+func full(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return strings.HasPrefix(pg.Code, "53")
+	}
+	var lite *sqlite.Error
+	return errors.As(err, &lite) && lite.Code()&0xff == sqlite3.SQLITE_FULL
 }
 
 // lost says whether err tells of a lost connection, rather than being the database's own word on a statement.

@@ -10,6 +10,7 @@ import (
 
 	"parley/e2e/servers"
 	"parley/store"
+	"parley/store/hook"
 )
 
 // TestALateAnswerIsNobodyElses: a prepared statement whose caller gave up leaves nothing to whoever asks next.
@@ -47,7 +48,7 @@ func TestASleeperKeepsNoLocks(t *testing.T) {
 	db := store.OpenPool(servers.Database(t))
 	defer func() { _ = db.Close() }()
 	var limit string
-	if err := db.QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&limit); err != nil || limit != store.ShardLease.String() {
+	if err := db.QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&limit); err != nil || limit != hook.ShardLease.String() {
 		t.Errorf("a transaction may be left alone for %q, %v", limit, err)
 	}
 }

@@ -12,13 +12,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
 
+	"parley/egress"
 	"parley/graph"
 	"parley/store"
+	"parley/store/hook"
 )
 
 // TestQueriesDoNotGrowWithThePage asks GraphQL for every list of the schema with every list below it, of a business that has
@@ -26,8 +27,9 @@ import (
 func TestQueriesDoNotGrowWithThePage(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
 		s := open(t, nil)
+		hooks := hook.New(hook.Config{Store: s, MaxEndpoints: 200, NewSecret: egress.NewSecret})
 		h := graph.NewHandler(graph.HandlerConfig{
-			Resolver: &graph.Resolver{Store: s}, Log: slog.New(slog.DiscardHandler), Introspection: func(*store.Viewer) bool { return false },
+			Resolver: &graph.Resolver{Store: s, Hooks: hooks}, Log: slog.New(slog.DiscardHandler), Introspection: func(*store.Viewer) bool { return false },
 			Limits: graph.Limits{Tokens: 1 << 20, Depth: 100, Aliases: 100, RootFields: 100, Cost: 1 << 40},
 		})
 		var mu sync.Mutex // guards queries
@@ -50,8 +52,11 @@ func TestQueriesDoNotGrowWithThePage(t *testing.T) {
 			}
 			return answer.Data, queries
 		}
-		holds := takeAll(t, s, "replica")
-		few, many := businessWith(t, s, holds, 2), businessWith(t, s, holds, 50)
+		taken, err := hooks.TakeShards(t.Context(), "replica", hook.Shards)
+		if err != nil || len(taken) != hook.Shards {
+			t.Fatal(taken, err)
+		}
+		few, many := businessWith(t, s, hooks, taken, 2), businessWith(t, s, hooks, taken, 50)
 		for name, field := range listsOf(t, map[string]func(business) string{
 			"agent":           func(b business) string { return `id: "demo"` },
 			"webhookEndpoint": func(b business) string { return fmt.Sprintf("id: %q", b.endpoint) },
@@ -196,7 +201,7 @@ type business struct {
 	endpoint, delivery, replay, run string
 }
 
-func businessWith(t *testing.T, s *store.Store, holds map[int]store.Hold, n int) business {
+func businessWith(t *testing.T, s *store.Store, h *hook.Hooks, holds []hook.Hold, n int) business {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -229,7 +234,9 @@ func businessWith(t *testing.T, s *store.Store, holds map[int]store.Hold, n int)
 			_, err = s.CreateAccessToken(ctx, v, "token", store.ScopeRead)
 			must(err)
 		}
-		if endpoint := newEndpoint(t, s, v, store.RunFinished); i == 0 {
+		endpoint, _, err := h.CreateEndpoint(ctx, v, hook.EndpointInput{URL: ptr("https://example.com/hook"), Events: []store.EventType{store.RunFinished}})
+		must(err)
+		if i == 0 {
 			b.endpoint = endpoint.ID
 		}
 		turn := turnInput(v, "")
@@ -240,29 +247,26 @@ func businessWith(t *testing.T, s *store.Store, holds map[int]store.Hold, n int)
 		must(err)
 		b.run = begun.Run.ID
 	}
-	endpoints, err := s.Endpoints(ctx, v.BusinessID)
+	shard := hook.ShardOf(v.BusinessID)
+	lanes, err := h.Lanes(ctx, []int{shard})
 	must(err)
-	agents, err := s.Agents(ctx, v.BusinessID, store.PageInput{First: 100})
-	must(err)
-	for _, a := range agents.Nodes() {
-		of, err := s.EndpointsOfAgents(ctx, v.BusinessID, []string{a.ID})
-		must(err)
-		endpoints = append(endpoints, of[a.ID])
-	}
-	hold := holds[store.ShardOf(v.BusinessID)]
-	for _, p := range endpoints {
-		jobs, err := s.Claim(ctx, []store.Wanted{{EndpointID: p.ID, Limit: 100, UpTo: 100_000, Hold: hold}}, time.Minute)
-		must(err)
-		var outcomes []*store.Outcome
-		for _, j := range jobs {
-			outcomes = append(outcomes, &store.Outcome{Job: j, Status: store.Delivered, Attempt: &store.Attempt{
-				DeliveryID: j.DeliveryID, Number: 1, Trigger: j.Trigger, StartedAt: store.Now(),
-			}})
-			b.delivery = j.DeliveryID
+	for _, lane := range lanes {
+		if lane.BusinessID != v.BusinessID {
+			continue
 		}
-		_, _, err = s.Record(ctx, outcomes)
+		jobs, err := h.Next(ctx, shard, lane.EndpointID, 0, 1000)
 		must(err)
-		r, err := s.ReplayEvents(ctx, v, store.ReplayInput{EndpointID: p.ID})
+		var outcomes []*hook.Outcome
+		for _, j := range jobs {
+			outcomes = append(outcomes, &hook.Outcome{
+				Job: j, Hold: holds[slices.IndexFunc(holds, func(x hook.Hold) bool { return x.Shard == shard })], Status: store.Delivered,
+				Attempt: &hook.Attempt{Number: 1, Trigger: j.Trigger, StartedAt: store.Now()},
+			})
+			b.delivery = j.ID()
+		}
+		_, err = h.Record(ctx, outcomes)
+		must(err)
+		r, err := h.ReplayEvents(ctx, v, hook.ReplayInput{EndpointID: lane.EndpointID})
 		must(err)
 		b.replay = r.ID
 	}

@@ -66,7 +66,7 @@ func (s *Store) resealEndpoints(ctx context.Context, tx bun.Tx, after string) (s
 		ID      string `bun:"id"`
 		Secrets []byte `bun:"secrets"`
 	}
-	err := s.locked(tx).ModelTableExpr("endpoints").Model(&rows).Column("id", "secrets").Where("id > ?", after).Order("id").Limit(resealedAtOnce).Scan(ctx)
+	err := s.locked(tx).TableExpr("endpoints").Column("id", "secrets").Where("id > ?", after).Order("id").Limit(resealedAtOnce).Scan(ctx, &rows)
 	if err != nil || len(rows) == 0 {
 		return "", err
 	}

@@ -8,7 +8,9 @@ import (
 	"sync"
 	"testing"
 
+	"parley/egress"
 	"parley/store"
+	"parley/store/hook"
 )
 
 // key is a secret key made of one byte.
@@ -28,16 +30,20 @@ func sealer(t *testing.T, key string, others ...string) *store.Sealer {
 func TestSecretKeyIsChanged(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
 		var url string
-		s := open(t, func(c *store.Config) { c.Sealer, c.MaxEndpoints, url = sealer(t, key(1)), 1000, c.URL })
+		s := open(t, func(c *store.Config) { c.Sealer, url = sealer(t, key(1)), c.URL })
+		hooks := func(s *store.Store) *hook.Hooks {
+			return hook.New(hook.Config{Store: s, MaxEndpoints: 1000, NewSecret: egress.NewSecret})
+		}
+		h := hooks(s)
 		v := newBusiness(t, s)
 		const n = 130 // more than a batch
 		secrets := map[string]string{}
-		in := store.EndpointInput{URL: ptr("https://example.com"), Events: store.EventTypes}
+		in := hook.EndpointInput{URL: ptr("https://example.com"), Events: store.EventTypes}
 		var mu sync.Mutex // guards secrets
 		var making sync.WaitGroup
 		for range n { // at once: they share commits
 			making.Go(func() {
-				p, secret, err := s.CreateEndpoint(t.Context(), v, in)
+				p, secret, err := h.CreateEndpoint(t.Context(), v, in)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -60,12 +66,13 @@ func TestSecretKeyIsChanged(t *testing.T) {
 		}
 		check := func(s *store.Store) {
 			t.Helper()
-			read, err := s.EndpointsByID(t.Context(), v.BusinessID, slices.Collect(maps.Keys(secrets)))
+			h := hooks(s)
+			read, err := h.EndpointsByID(t.Context(), v.BusinessID, slices.Collect(maps.Keys(secrets)))
 			if err != nil || len(read) != n {
 				t.Fatalf("%d endpoints, %v", len(read), err)
 			}
 			for id, p := range read {
-				if got, err := s.SigningSecrets(id, p.Secrets, store.Now()); err != nil || len(got) != 1 || got[0] != secrets[id] {
+				if got, err := h.SigningSecrets(id, p.Secrets, store.Now()); err != nil || len(got) != 1 || got[0] != secrets[id] {
 					t.Fatalf("endpoint %s: %v", id, err)
 				}
 			}
@@ -84,7 +91,7 @@ func TestSecretKeyIsChanged(t *testing.T) {
 			}
 		}
 		reopen := func(with *store.Sealer) (*store.Store, error) {
-			return store.Open(t.Context(), store.Config{URL: url, Sealer: with, NewSecret: func() string { return "" }})
+			return store.Open(t.Context(), store.Config{URL: url, Sealer: with})
 		}
 		for _, wrong := range []*store.Sealer{sealer(t, key(2)), sealer(t, key(2), key(3))} {
 			if other, err := reopen(wrong); err == nil || !strings.Contains(err.Error(), "not the one that this database was made with") {

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/base64"
 	"os"
 	"path/filepath"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"parley/e2e/servers"
-	"parley/egress"
 	"parley/store"
 )
 
@@ -54,8 +54,7 @@ func open(t *testing.T, change func(*store.Config)) *store.Store {
 		t.Fatal(err)
 	}
 	cfg := store.Config{
-		URL: "file:" + filepath.Join(t.TempDir(), "parley.db"), SessionTTL: time.Hour, FirstLease: 30 * time.Second, NewSecret: egress.NewSecret,
-		Sealer: sealer,
+		URL: "file:" + filepath.Join(t.TempDir(), "parley.db"), SessionTTL: time.Hour, Sealer: sealer,
 	}
 	if change != nil {
 		change(&cfg)
@@ -128,3 +127,17 @@ func events(t *testing.T, s *store.Store, v *store.Viewer) []*store.Event {
 }
 
 func ptr[T any](v T) *T { return &v }
+
+// dial opens a database beside the stores, as any client could.
+func dial(t *testing.T, url string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", url+"?_pragma=busy_timeout(5000)")
+	if store.IsPostgres(url) {
+		db, err = sql.Open("pgx", url)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}

@@ -66,9 +66,9 @@ type ChannelMessageUsage struct {
 const (
 	maxUsageSpan = 366 * 24 * time.Hour
 	// clockSlack is how far the instant in the id of a run, or of a conversation's message, may be from the instant of its row, which
-	// is the database's: Tx.timely sees to it. So a span of ids holds all that is of a span of time, and what is older than the slack
+	// is the database's: Tx.timely sees to it. So a span of ids holds all that is of a span of time, and what is older than twice that
 	// by its id has been committed.
-	clockSlack = 10 * time.Minute
+	clockSlack = 5 * time.Minute
 	anHour     = Time(time.Hour / time.Microsecond)
 
 	summedAtOnce = 2000 // rows of a kind a transaction
@@ -77,7 +77,7 @@ const (
 // timely is id, or, if its instant is too far from the transaction's, one of this moment: the replica's clock is off, or the write
 // had to wait.
 func (t *Tx) timely(prefix, id string) string {
-	if id > FirstID(prefix, t.Now.Add(-clockSlack/2)) && id < FirstID(prefix, t.Now.Add(clockSlack/2)) {
+	if id > FirstID(prefix, t.Now.Add(-clockSlack)) && id < FirstID(prefix, t.Now.Add(clockSlack)) {
 		return id
 	}
 	now := FirstID(prefix, t.Now)
@@ -198,7 +198,7 @@ func (s *Store) SumUsage(ctx context.Context) (more bool, err error) {
 			if err != nil {
 				return err
 			}
-			before := FirstID(kind.prefix, t.Now.Add(-clockSlack))
+			before := FirstID(kind.prefix, t.Now.Add(-2*clockSlack)) // a transaction may take a while
 			if kind.stop != "" {
 				var running *string
 				if err := t.NewRaw(kind.stop).Scan(ctx, &running); err != nil {

@@ -1,31 +1,37 @@
 // Package webhook delivers events: it POSTs each event's document, signed, to every endpoint that is to get it, and writes
 // down what came of it.
 //
-// Deliveries are in SQL, made with the event that they carry (package store). The Worker learns of fresh ones from the
-// stream, and each half second claims from SQL what is due: retries, and whatever the stream or a crash has lost. It holds
-// each by its lease and never beyond; what it lets go of is due again in SQL. So a delivery is made at least once,
-// whatever dies in between, and receivers tell a repeated one by its `webhook-id`.
+// A delivery that waits is one row in SQL, made with its event (package hook): the outbox. The Worker reads it, sends it, and
+// writes its outcome, which ends the row. No row is ever marked as taken: a business's shard belongs to one replica at a time,
+// and what is in flight stands in that replica's memory alone. A replica that takes a shard begins at the first row. So a
+// delivery is made at least once, whatever dies in between, and receivers tell a repeated one by its `webhook-id`. A replica
+// that dies hands its shards on within 3 s, one that stops at once; outcomes count only under the token of their shard's hold.
 //
-// Replicas share the work by shards of businesses: a shard's deliveries are done by one of them at a time, which holds it by a
-// lease in SQL, and writes outcomes under its token alone. So what follows is decided within one process, and stays true with
-// any number of them. A replica that dies hands its shards on within 10 s, one that stops at once.
+// # A delivery's way
 //
-// These goroutines share the work, and only the scheduler decides:
+//	the bell (stream)      names the endpoints of an event: Offer, intake.go
+//	a lane                 of each endpoint takes it into its window: lane.go
+//	the schedule           begins attempts, a business after the other, then an endpoint after the other: schedule.go
+//	a sender               looks at the endpoint, sends the document, decides what the answer means: sender.go, attempt.go, retry.go
+//	the recorder           writes outcomes, many in one transaction, and rings for them: record.go
 //
-//	feeder     the only reader of deliveries: fresh ones, due ones, and newly taken shards   (feed.go)
-//	scheduler  lanes: which delivery goes out next                                           (worker.go, lane.go)
-//	replayer   goes on with replays: makes their next deliveries due                         (replay.go)
-//	recorder   outcomes, many in one transaction                                             (record.go)
-//	unfolder   makes rows of deliveries that have waited for seconds without                 (backlog.go)
-//	holder     keeps the shards, takes free ones, hands back what is beyond the fair share   (holds.go)
+// What the bell does not bring is read from SQL (read.go): by a lane that has missed something, after the last number that it took
+// in; by one that has room again for a conversation, from where that was left; and what is due out of its turn, as there are
+// retries, resends, tests and replays. Each second the worker looks for lanes that have rows it knows nothing of (intake.go).
+// Replays are gone on with in replay.go, shards renewed, taken and handed back in shard.go.
 //
-// and each attempt runs in one of its own (attempt.go). What an answer means is decided by a pure function (retry.go).
+// All of this changes under one mutex, Worker.mu, in short steps; whoever changes something begins the attempts and readings that may
+// begin then. Nothing is held while SQL or a receiver is waited for.
 //
 // # Order and fairness
 //
-// Each endpoint has a lane: at most 8 attempts at once, one for each conversation, the first attempts begun in sequence
-// order. Lanes take turns. Attempts share 64 tokens, but one whose request is written, or that lasts longer than 200 ms, hands
-// its token back (tokens.go): slow endpoints cost memory, not the others' rate; and little memory, for what waits does so
-// without its document where there is no room for it (documents.go). A lane whose every slot is busy and has finished nothing for 250 ms is parked:
-// its queue is given back to SQL, from which alone it is then fed until SQL has nothing more that is due.
+// To one endpoint 8 attempts are made at once, one for each conversation, whose first attempts begin in their order. What is out of
+// its turn has half of these slots, while others wait, and a replay two.
+//
+// What all share is shared by business first: attempts (4,096), tokens (tokens.go), readings, places in windows (10,000) and
+// bytes of documents. Nobody gets more than half of what the others leave, so there always is some for one more. Of a lane's window, 16
+// to 512 deliveries, one conversation has an eighth: one that hangs does not keep the others from the other slots.
+//
+// No more than 500 attempts are young, or answered and not written: a crash repeats so many, and those that were waiting for a slow
+// receiver. Nothing waits in memory that is not in SQL.
 package webhook

@@ -18,6 +18,6 @@ func (w *Worker) InFlight() int {
 
 // MostUnwritten and MostHeld are the bounds of those.
 const (
-	MostUnwritten = maxUnwritten + maxTokens
+	MostUnwritten = maxUnwritten
 	MostHeld      = maxNumbers
 )

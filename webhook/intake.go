@@ -243,8 +243,8 @@ func (w *Worker) lookWhereTold(ctx context.Context) {
 // lookOnce walks the lanes that have rows in SQL, of some businesses or everywhere, and tells them what it found.
 func (w *Worker) lookOnce(ctx context.Context, of map[string]bool, patience time.Duration) error {
 	look := 0
-	if of[everywhere] && w.cfg.NoPoll {
-		return nil
+	if w.cfg.NoPoll {
+		delete(of, everywhere)
 	}
 	if of[everywhere] {
 		of = nil
@@ -254,9 +254,10 @@ func (w *Worker) lookOnce(ctx context.Context, of map[string]bool, patience time
 		w.tidy(time.Now())
 		w.mu.Unlock()
 	}
+	asked := slices.Collect(maps.Keys(of))
 	var shards []int
 	for _, x := range w.holds.all() {
-		if of == nil || slices.ContainsFunc(slices.Collect(maps.Keys(of)), func(b string) bool { return hook.ShardOf(b) == x.Shard }) {
+		if of == nil || slices.ContainsFunc(asked, func(b string) bool { return hook.ShardOf(b) == x.Shard }) {
 			shards = append(shards, x.Shard)
 		}
 	}

@@ -254,6 +254,23 @@ func (l *lane) giveBack() {
 	l.void = l.reading != nothing
 }
 
+// trim leaves to SQL what conversations have in memory beyond their part of a window that has become smaller, and returns how
+// much that was.
+func (l *lane) trim(most int) (n int) {
+	for _, t := range l.talks {
+		if len(t.jobs) <= most {
+			continue
+		}
+		t.from = t.jobs[most].Seq
+		for _, job := range t.jobs[most:] {
+			delete(l.known, job.EventID)
+			n++
+		}
+		t.jobs = t.jobs[:most]
+	}
+	return n
+}
+
 // waiting is how many deliveries wait in memory.
 func (l *lane) waiting() int { return l.numbers - l.booked }
 

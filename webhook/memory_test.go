@@ -18,45 +18,6 @@ import (
 	"parley/webhook"
 )
 
-const (
-	lanesOfMemory = 100    // as many endpoints as a business may have
-	inMemory      = 10_000 // deliveries that the worker holds at most (docs/architecture.md), beside those in flight
-	feedAtLeast   = 16     // of an endpoint, however full the memory is
-)
-
-// heldSQL counts the deliveries that are leased, and those that wait. Of an event's fan-out those count that have no row yet.
-const heldSQL = `SELECT leased + folded, waiting + folded FROM
-	(SELECT COUNT(*) FILTER (WHERE leased) AS leased, COUNT(*) AS waiting FROM deliveries WHERE next_attempt_at IS NOT NULL) AS rows,
-	(SELECT COALESCE(SUM((length(deliveries) - length(replace(deliveries, '["', ''))) / 2), 0) -
-		(SELECT COUNT(*) FROM deliveries JOIN fan_outs ON fan_outs.event_id = deliveries.event_id) AS folded FROM fan_outs) AS events`
-
-// held waits until the worker holds no more than so many deliveries: their leases, in SQL, say which.
-func (w *world) held(dir string, most int) {
-	w.t.Helper()
-	onDisk(w.t, dir, func(db *sql.DB) { w.heldIn(db, most) })
-}
-
-func (w *world) heldIn(db *sql.DB, most int) {
-	w.t.Helper()
-	deadline := time.After(30 * time.Second)
-	for {
-		var held, waiting int
-		row := db.QueryRowContext(w.t.Context(), heldSQL)
-		if err := row.Scan(&held, &waiting); err != nil {
-			w.t.Fatal(err)
-		}
-		if held <= most {
-			w.t.Logf("%d of %d deliveries are held", held, waiting)
-			return
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-deadline:
-			w.t.Fatalf("of %d deliveries that wait the worker holds %d, want %d at most", waiting, held, most)
-		}
-	}
-}
-
 // onDisk opens the database in a folder.
 func onDisk(t *testing.T, dir string, do func(*sql.DB)) {
 	t.Helper()
@@ -76,40 +37,41 @@ func hang(t *testing.T) *receiver {
 	return r
 }
 
-// TestMemoryIsBounded: whatever waits for endpoints that hang, the worker holds little of it. Where every slot of an endpoint is
-// busy that is what is in flight; where one conversation keeps it from using its slots, a bounded queue.
-func TestMemoryIsBounded(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	w := newWorld(t, dir, func(c *webhook.Config) { c.Timeout = time.Hour })
-	url := hang(t).URL
-	const lanes = 20
-	for range lanes {
-		w.endpoint(url, store.EventTypes...)
-	}
-	for range 2 { // what comes once much waits in SQL goes there, too
-		for range 20 {
-			w.turn("")
+// until waits for something that no bell tells of.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for !ok() {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("never: %s", what)
 		}
-		w.held(dir, 8*lanes)
 	}
 }
 
 // TestFullMemoryStarvesNobody fills the worker's memory with what waits for the endpoints of a business, which hang, each kept
-// from its slots by one conversation. An endpoint of another one that answers still gets everything.
+// from its slots by one conversation or with all of them busy. An endpoint of another one that answers still gets everything,
+// and nothing is lost for want of memory.
 func TestFullMemoryStarvesNobody(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	w := newWorld(t, dir, func(c *webhook.Config) { c.Timeout = time.Hour })
-	url := hang(t).URL
-	for range lanesOfMemory {
-		w.endpoint(url, store.EventTypes...)
+	w := newWorld(t, t.TempDir(), func(c *webhook.Config) { c.Timeout = time.Hour })
+	stop := make(chan struct{})
+	r := newReceiver(t, func(http.ResponseWriter, *http.Request) { <-stop })
+	answer := sync.OnceFunc(func() { close(stop) })
+	t.Cleanup(answer)
+	const lanes, turns = 100, 80
+	for range lanes {
+		w.endpoint(r.URL, store.EventTypes...)
 	}
 	session := w.turn("")
-	for range 39 {
+	for range turns/2 - 1 {
 		w.turn(session)
 	}
-	w.held(dir, inMemory+lanesOfMemory*(feedAtLeast+1))
+	for range turns / 2 {
+		w.turn("")
+	}
+	until(t, "all slots of the endpoints are busy", func() bool { return w.worker.InFlight() == 8*lanes })
 	w.another()
 	fast, _ := w.endpoint(newReceiver(t, nil).URL, store.EventTypes...)
 	for range 3 {
@@ -117,7 +79,40 @@ func TestFullMemoryStarvesNobody(t *testing.T) {
 		w.turn(session)
 	}
 	w.settled(fast.ID, 18)
-	w.held(dir, inMemory+lanesOfMemory*(feedAtLeast+1))
+	if held := w.worker.Held(); held > webhook.MostHeld/2+lanes*16 {
+		t.Errorf("%d deliveries of a business wait in memory", held)
+	}
+	answer()
+	until(t, "all has come", func() bool { return len(r.got()) == 3*lanes*turns })
+}
+
+// TestWindowsTakeTurns: a business has more endpoints that hang than there are windows, and one that answers, which comes last.
+// It gets everything, while those hold no more than the memory has.
+func TestWindowsTakeTurns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, t.TempDir(), func(c *webhook.Config) { c.Timeout = time.Hour })
+	const businesses, lanes, turns = 7, 100, 28 // 24 wait of each hanging one
+	stuck := hang(t)
+	for range businesses {
+		for range lanes {
+			w.endpoint(stuck.URL, store.RunFinished)
+		}
+		for range turns {
+			w.turn("")
+		}
+		if held := w.worker.Held(); held > webhook.MostHeld {
+			t.Errorf("%d deliveries wait in memory", held)
+		}
+		w.another()
+	}
+	fast, _ := w.endpoint(newReceiver(t, nil).URL, store.RunFinished)
+	for range turns {
+		w.turn("")
+	}
+	w.settled(fast.ID, turns)
+	if held := w.worker.Held(); held > webhook.MostHeld {
+		t.Errorf("%d deliveries wait in memory", held)
+	}
 }
 
 // another goes on in a business of its own.
@@ -254,38 +249,4 @@ func TestDocumentsAreBounded(t *testing.T) { //nolint:paralleltest // it looks a
 	answer()
 	slow.gets(heavies - 1)
 	slow.all(heavies + 1) // the first one was cut off
-}
-
-// TestWhatIsSlowGetsItsRow: a delivery whose attempt takes long becomes a row meanwhile, still leased, and then ends as any other.
-func TestWhatIsSlowGetsItsRow(t *testing.T) {
-	t.Parallel()
-	dir, answer := t.TempDir(), make(chan struct{})
-	r := newReceiver(t, func(http.ResponseWriter, *http.Request) { <-answer })
-	release := sync.OnceFunc(func() { close(answer) })
-	t.Cleanup(release)
-	w := newWorld(t, dir, func(cfg *webhook.Config) { cfg.Timeout = time.Minute })
-	p, _ := w.endpoint(r.URL, store.RunFinished)
-	w.turn("")
-	onDisk(t, dir, func(db *sql.DB) {
-		deadline := time.After(30 * time.Second)
-		for folded, leased := 1, 0; folded > 0 || leased != 1; {
-			select {
-			case <-time.After(20 * time.Millisecond):
-			case <-deadline:
-				t.Fatalf("%d fan-outs and %d leased rows", folded, leased)
-			}
-			err := db.QueryRowContext(t.Context(), "SELECT (SELECT COUNT(*) FROM fan_outs), (SELECT COUNT(*) FROM deliveries WHERE leased)").Scan(&folded, &leased)
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-	release()
-	d := w.settled(p.ID, 1)[0]
-	if d.Status != store.Delivered || d.Attempts != 1 || len(r.requests) != 1 {
-		t.Errorf("%+v after %d requests", d, len(r.requests))
-	}
-	if of, err := w.hooks.AttemptsOf(t.Context(), []string{d.ID()}); err != nil || len(of[d.ID()]) != 1 {
-		t.Errorf("attempts %v, %v", of, err)
-	}
 }

@@ -52,10 +52,16 @@ func (w *Worker) wants(l *lane) reading {
 	if l.reading != nothing || l.b.gone || w.stopping {
 		return nothing
 	}
+	window := w.window(l)
+	room := l.numbers <= window/2
+	if !room && (l.behind || l.parched) && len(l.runnable) == 0 && l.inFlight < laneInFlight { // all of it waits for others
+		w.count(l.b, l, -l.trim(w.most(l)))
+		room = l.numbers < window
+	}
 	for i := range due {
 		switch what := (l.readLast+i)%due + 1; {
-		case what == forward && l.behind && l.numbers <= w.window(l)/2,
-			what == again && l.parched && l.numbers <= w.window(l)/2,
+		case what == forward && l.behind && room,
+			what == again && l.parched && room,
 			what == due && l.due && len(l.asides) <= asidesMost/2:
 			return what
 		}
@@ -272,9 +278,10 @@ func (w *Worker) readDue(r *read, rows []*hook.Job) {
 			w.sentAgain(l, known, job)
 			continue
 		}
-		if full[job.Lane] = full[job.Lane] || l.talk(job).asides >= asidesMost/8 || len(l.asides) >= asidesMost; full[job.Lane] {
-			l.refused++
-			l.forget(job.Lane, l.talks[job.Lane])
+		t := l.talk(job)
+		if full[job.Lane] = full[job.Lane] || t.asides >= asidesMost/8 || len(l.asides) >= asidesMost; full[job.Lane] {
+			l.refused++ // with all after it of its conversation
+			l.forget(job.Lane, t)
 			continue
 		}
 		l.addAside(job)

@@ -115,6 +115,10 @@ func (w *Worker) writeOnce(ctx context.Context, batch ...*task) error {
 // written ends what was recorded, or given up at the end of the process: SQL has it now.
 func (w *Worker) written(batch []*task) {
 	replayed := false
+	for _, t := range batch {
+		<-w.permits
+		w.holds.end(t.hold.Shard)
+	}
 	w.move(func() {
 		soon := w.cfg.Store.Now().Add(ahead)
 		for _, t := range batch {
@@ -127,10 +131,6 @@ func (w *Worker) written(batch []*task) {
 			replayed = replayed || t.job.ReplayID != nil
 		}
 	})
-	for _, t := range batch {
-		<-w.permits
-		w.holds.end(t.hold.Shard)
-	}
 	if replayed {
 		nudge(w.replays)
 	}

@@ -51,7 +51,7 @@ type task struct {
 // returns them as a list; mu is held.
 func (w *Worker) dispatch() (first *task) {
 	now, last := time.Now(), &first
-	for waiting := 0; waiting < len(w.ready) && !w.stopping; {
+	for waiting := 0; waiting < len(w.ready) && !w.stopping && len(w.permits) < maxUnwritten; { // written goes on
 		b := w.ready[0]
 		w.ready = w.ready[1:]
 		var t *task

@@ -8,7 +8,7 @@ import (
 
 // Relay stands between a client and a server, and breaks. Fill it in, and Start it.
 type Relay struct {
-	To     string                 // the server
+	To     string                 // the server; Lead leads to another one
 	Judge  func(said []byte) Fate // of what a client says; nil: it is all passed on
 	Pooled bool                   // the connections to the server outlive the client's, as behind a pooler
 
@@ -68,6 +68,19 @@ func (r *Relay) Mend() {
 	r.cut = false
 }
 
+// Lead has connections that come from now on go to another server. Those that are there stay.
+func (r *Relay) Lead(to string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.To = to
+}
+
+func (r *Relay) to() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.To
+}
+
 // keep notes a connection, so that it can be ended; it says whether there may be one.
 func (r *Relay) keep(conn net.Conn) bool {
 	r.mu.Lock()
@@ -90,7 +103,7 @@ func (r *Relay) serve(client net.Conn) {
 	if !r.keep(client) {
 		return
 	}
-	server, err := net.Dial("tcp", r.To)
+	server, err := net.Dial("tcp", r.to())
 	if err != nil {
 		return
 	}

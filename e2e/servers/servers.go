@@ -276,7 +276,20 @@ const debian = "/usr/lib/postgresql/*/bin"
 // root: PostgreSQL refuses root. Kill it after use.
 func StartPostgres(t T, dir string) *Postgres {
 	t.Helper()
-	initdb, postgres := Need(t, "initdb", debian), Need(t, "postgres", debian)
+	return startPostgres(t, dir, Need(t, "initdb", debian), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+}
+
+// Standby starts a hot standby of a PostgreSQL in dir, which is to be removed afterwards. Kill it after use.
+func (p *Postgres) Standby(t T, dir string) *Postgres {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(p.Addr)
+	return startPostgres(t, dir, Need(t, "pg_basebackup", debian), "-h", host, "-p", port, "-U", "postgres", "-R", "-X", "stream", "-c", "fast", "--no-sync")
+}
+
+// startPostgres starts a PostgreSQL on the data that a program makes.
+func startPostgres(t T, dir, program string, args ...string) *Postgres {
+	t.Helper()
+	postgres := Need(t, "postgres", debian)
 	as := func(cmd *exec.Cmd) *exec.Cmd { return cmd }
 	if os.Getuid() == 0 {
 		uid, gid := nobody(t)
@@ -290,8 +303,8 @@ func StartPostgres(t T, dir string) *Postgres {
 		}
 	}
 	data := filepath.Join(dir, "data")
-	if out, err := as(exec.Command(initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")).CombinedOutput(); err != nil {
-		t.Fatalf("initdb: %v\n%s", err, out)
+	if out, err := as(exec.Command(program, append(args, "-D", data)...)).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", program, err, out)
 	}
 	s := &Server{t: t, Addr: FreePort(t)}
 	_, port, _ := net.SplitHostPort(s.Addr)

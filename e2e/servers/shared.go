@@ -41,14 +41,27 @@ func Database(t T) string {
 // NewPostgres starts a PostgreSQL of the test's own, which it may kill and start again.
 func NewPostgres(t T) *Postgres {
 	t.Helper()
+	p := StartPostgres(t, folder(t))
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// NewStandby starts a hot standby of a PostgreSQL.
+func NewStandby(t T, of *Postgres) *Postgres {
+	t.Helper()
+	p := of.Standby(t, folder(t))
+	t.Cleanup(p.Kill)
+	return p
+}
+
+func folder(t T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "parley-postgres") // t.TempDir's parent is closed to the user that PostgreSQL runs as
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	p := StartPostgres(t, dir)
-	t.Cleanup(p.Kill)
-	return p
+	return dir
 }
 
 // Database makes an empty database, and returns its URL.

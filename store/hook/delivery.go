@@ -71,7 +71,9 @@ func readID(id string) (event, endpoint string, ok bool) {
 	if len(raw) == 32 {
 		return "evt_" + uuid.UUID(raw[:16]).String(), "whe_" + uuid.UUID(raw[16:]).String(), true
 	}
-	return strings.Cut(string(raw), "|")
+	// An id of before is a UUID in letters, which decodes to anything.
+	event, endpoint, ok = strings.Cut(string(raw), "|")
+	return event, endpoint, ok && strings.HasPrefix(event, "evt_")
 }
 
 // Attempt is one try to deliver.

@@ -222,24 +222,29 @@ func (h *Hooks) DeliveriesOf(ctx context.Context, business string, endpoints []s
 
 const attemptColumns = "started_at, duration_ms, status_code, error, dns_ms, connect_ms, tls_ms, first_byte_ms, remote_address, next_attempt_at, response_body"
 
+// keysAtOnce is of how many deliveries one statement reads the attempts: SQLite takes a text of a million bytes.
+const keysAtOnce = 2000
+
 // AttemptsOf reads the attempts of some deliveries, in their order, by the deliveries' keys.
 func (h *Hooks) AttemptsOf(ctx context.Context, keys []string) (map[string][]*Attempt, error) {
 	of := make(map[string][]*Attempt, len(keys))
-	for some := range slices.Chunk(store.Distinct(keys), 100) {
-		var pages []*bun.SelectQuery
+	for some := range slices.Chunk(store.Distinct(keys), keysAtOnce) {
+		var args []any
 		for _, key := range some {
 			at, ok := readKey(key)
 			if !ok {
 				return nil, fmt.Errorf("read the attempts of a delivery with the key %q", key)
 			}
-			d := &Delivery{Seq: at.seq, EventID: at.event, EndpointID: at.endpoint}
-			first := h.store.Reader().NewSelect().TableExpr("deliveries AS d").ColumnExpr("endpoint_id, seq, event_id, CAST(1 AS BIGINT) AS number, " +
-				"CASE WHEN trigger_name = 'test' THEN 'test' ELSE 'automatic' END AS trigger_name, " + attemptColumns).Where("started_at IS NOT NULL")
-			later := h.store.Reader().NewSelect().TableExpr("attempts AS a").ColumnExpr("endpoint_id, seq, event_id, number, trigger_name, " + attemptColumns)
-			pages = append(pages, d.key(first), d.key(later))
+			args = append(args, at.endpoint, at.seq, at.event)
 		}
 		var read []*Attempt
-		if err := h.store.AtOnce(pages...).Scan(ctx, &read); err != nil {
+		err := h.store.Reader().NewRaw(`WITH k(endpoint_id, seq, event_id) AS (VALUES `+strings.Repeat("(?, ?, ?), ", len(some)-1)+`(?, ?, ?))
+			SELECT endpoint_id, seq, event_id, CAST(1 AS BIGINT) AS number,
+				CASE WHEN trigger_name = 'test' THEN 'test' ELSE 'automatic' END AS trigger_name, `+attemptColumns+`
+			FROM deliveries WHERE (endpoint_id, seq, event_id) IN (SELECT endpoint_id, seq, event_id FROM k) AND started_at IS NOT NULL
+			UNION ALL SELECT endpoint_id, seq, event_id, number, trigger_name, `+attemptColumns+`
+			FROM attempts WHERE (endpoint_id, seq, event_id) IN (SELECT endpoint_id, seq, event_id FROM k)`, args...).Scan(ctx, &read)
+		if err != nil {
 			return nil, fmt.Errorf("read the attempts of %d deliveries: %w", len(keys), err)
 		}
 		for _, a := range read {

@@ -1,12 +1,14 @@
 package hook
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"parley/store"
@@ -33,6 +35,10 @@ type Recorded struct {
 // under a hold that is still good, and once. A retry of a delivery that is over by now is not revived, and what was
 // delivered once stays delivered.
 func (h *Hooks) Record(_ context.Context, outcomes []*Outcome) (Recorded, error) {
+	// Rows are locked in the order of their keys.
+	outcomes = slices.SortedFunc(slices.Values(outcomes), func(a, b *Outcome) int {
+		return cmp.Or(strings.Compare(a.Job.EndpointID, b.Job.EndpointID), cmp.Compare(a.Job.Seq, b.Job.Seq))
+	})
 	var rec *record
 	size := 256 * len(outcomes)
 	for _, o := range outcomes {
@@ -77,6 +83,7 @@ func newRecord(h *Hooks, t *store.Tx, outcomes []*Outcome) *record {
 		share, update = " FOR KEY SHARE", " FOR NO KEY UPDATE"
 	}
 	replays := map[string]bool{}
+	rows, of := map[*store.Bulk][][]any{}, map[*store.Bulk][]int{}
 	for i, o := range outcomes {
 		if _, asked := r.held[o.Hold]; !asked {
 			r.held[o.Hold] = false
@@ -103,62 +110,99 @@ func newRecord(h *Hooks, t *store.Tx, outcomes []*Outcome) *record {
 			t.Lock(store.LockEndpoints, "~"+*id, `SELECT id FROM replays WHERE id = $1`+update, []any{*id},
 				func(scan func(...any) error) error { var id string; return scan(&id) })
 		}
-		text, args := o.update(t.Now)
-		t.LockCount(store.LockDeliveries, o.Job.key(), text, args, func(changed int64) { r.settled[i] = changed > 0 })
+		form := o.form()
+		rows[form] = append(rows[form], o.row(t.Now))
+		of[form] = append(of[form], i)
+	}
+	for form, rows := range rows {
+		t.LockBulk(store.LockDeliveries, form, rows, func(i int) { r.settled[of[form][i]] = true })
 	}
 	return r
 }
 
-func (j *Job) key() string { return fmt.Sprintf("%s/%020d/%s", j.EndpointID, j.Seq, j.EventID) }
-
 // overSQL says of a delivery d that waits whether it is over by the rule: its endpoint is gone, or was disabled since.
 const overSQL = `COALESCE((SELECT e.deleted_at IS NOT NULL OR e.epoch > d.epoch AND d.trigger_name <> 'test' FROM endpoints e WHERE e.id = d.endpoint_id), TRUE)`
 
-// What an outcome does to its row. $1 to $7 are what it is found by, and the rest what it becomes. The first attempt stands
-// in the row.
+// What an outcome does to its row: it ends the delivery, or has it wait for a retry; the first attempt stands in the row.
+// Shards are read once for all rows.
 const (
-	settleSQL = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status ELSE $8 END, due = NULL, attempts = $9, updated_at = $10`
-	retrySQL  = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status WHEN ` + overSQL + ` THEN 'failed' ELSE $8 END,
-		due = CASE WHEN ` + overSQL + ` THEN NULL ELSE CAST($11 AS BIGINT) END, attempts = $9, updated_at = $10`
-	firstSQL = `, next_attempt_at = $11, started_at = $12, duration_ms = $13, status_code = $14, error = $15, dns_ms = $16, connect_ms = $17, tls_ms = $18,
-		first_byte_ms = $19, remote_address = $20, response_body = $21`
-	whereSQL = ` WHERE endpoint_id = $1 AND seq = $2 AND event_id = $3 AND generation = $4 AND attempts = $7 AND due IS NOT NULL
-		AND EXISTS (SELECT 1 FROM shards WHERE shards.shard = $5 AND token = $6)`
+	endSQL = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status ELSE new.status END, due = NULL,
+		attempts = new.attempts, updated_at = new.updated_at`
+	retrySQL = `UPDATE deliveries AS d SET status = CASE WHEN d.status = 'delivered' THEN d.status WHEN ` + overSQL + ` THEN 'failed' ELSE new.status END,
+		due = CASE WHEN ` + overSQL + ` THEN NULL ELSE new.next_attempt_at END, attempts = new.attempts, updated_at = new.updated_at`
+	firstSQL = `, next_attempt_at = new.next_attempt_at, started_at = new.started_at, duration_ms = new.duration_ms, status_code = new.status_code,
+		error = new.error, dns_ms = new.dns_ms, connect_ms = new.connect_ms, tls_ms = new.tls_ms, first_byte_ms = new.first_byte_ms,
+		remote_address = new.remote_address, response_body = new.response_body`
+	whichSQL = ` FROM {rows} WHERE d.endpoint_id = new.endpoint_id AND d.seq = new.seq AND d.event_id = new.event_id AND d.generation = new.generation
+		AND d.attempts = new.seen AND d.due IS NOT NULL AND (new.shard, new.token) IN (SELECT shards.shard, shards.token FROM shards)
+		RETURNING new.row`
 )
+
+var (
+	endBulk        = store.NewBulk(endSQL+whichSQL, outcomeColumns...)
+	endFirstBulk   = store.NewBulk(endSQL+firstSQL+whichSQL, outcomeColumns...)
+	retryBulk      = store.NewBulk(retrySQL+whichSQL, outcomeColumns...)
+	retryFirstBulk = store.NewBulk(retrySQL+firstSQL+whichSQL, outcomeColumns...)
+)
+
+// outcomeColumns are what an outcome's row is found by, and what it becomes.
+var outcomeColumns = []store.Column{
+	{Name: "endpoint_id", Type: "text"},
+	{Name: "seq", Type: "bigint"},
+	{Name: "event_id", Type: "text"},
+	{Name: "generation", Type: "bigint"},
+	{Name: "seen", Type: "bigint"},
+	{Name: "shard", Type: "bigint"},
+	{Name: "token", Type: "bigint"},
+	{Name: "status", Type: "text"},
+	{Name: "attempts", Type: "bigint"},
+	{Name: "updated_at", Type: "bigint"},
+	{Name: "next_attempt_at", Type: "bigint"},
+	{Name: "started_at", Type: "bigint"},
+	{Name: "duration_ms", Type: "bigint"},
+	{Name: "status_code", Type: "bigint"},
+	{Name: "error", Type: "text"},
+	{Name: "dns_ms", Type: "bigint"},
+	{Name: "connect_ms", Type: "bigint"},
+	{Name: "tls_ms", Type: "bigint"},
+	{Name: "first_byte_ms", Type: "bigint"},
+	{Name: "remote_address", Type: "text"},
+	{Name: "response_body", Type: "text"},
+}
 
 // inRow says whether the attempt stands in its delivery's row: a delivery's first one, in its turn or as a test.
 func (o *Outcome) inRow() bool {
 	return o.Attempt != nil && o.Attempt.Number == 1 && (o.Job.Trigger == store.TriggerAutomatic || o.Job.Trigger == store.TriggerTest)
 }
 
-// update is the statement that writes the outcome into its row.
-func (o *Outcome) update(now store.Time) (text string, args []any) {
-	attempts := o.Job.Attempts
-	if o.Attempt != nil {
-		attempts = o.Attempt.Number
+// form is the statement that writes the outcome into its row.
+func (o *Outcome) form() *store.Bulk {
+	switch retries, first := o.Status == store.Retrying, o.inRow(); {
+	case retries && first:
+		return retryFirstBulk
+	case retries:
+		return retryBulk
+	case first:
+		return endFirstBulk
 	}
-	args = []any{
-		o.Job.EndpointID, o.Job.Seq, o.Job.EventID, o.Job.Generation, int64(o.Hold.Shard), o.Hold.Token, int64(o.Job.Attempts),
-		string(o.Status), int64(attempts), int64(now),
+	return endBulk
+}
+
+// row is the outcome as outcomeColumns has it.
+func (o *Outcome) row(now store.Time) []any {
+	row := make([]any, len(outcomeColumns))
+	copy(row, []any{
+		o.Job.EndpointID, o.Job.Seq, o.Job.EventID, o.Job.Generation, int64(o.Job.Attempts), int64(o.Hold.Shard), o.Hold.Token,
+		string(o.Status), int64(o.Job.Attempts), int64(now), instant(o.Next),
+	})
+	if a := o.Attempt; a != nil {
+		row[8] = int64(a.Number)
+		copy(row[11:], []any{
+			int64(a.StartedAt), int64(a.DurationMs), number(a.StatusCode), text(a.Error), number(a.DNSMs), number(a.ConnectMs), number(a.TLSMs),
+			number(a.FirstByteMs), text(a.RemoteAddress), text(a.ResponseBody),
+		})
 	}
-	text = settleSQL
-	if o.Status == store.Retrying {
-		text = retrySQL
-	}
-	if text == retrySQL || o.inRow() {
-		var next any
-		if o.Next != nil {
-			next = int64(*o.Next)
-		}
-		args = append(args, next)
-	}
-	if o.inRow() {
-		text += firstSQL
-		a := o.Attempt
-		args = append(args, int64(a.StartedAt), int64(a.DurationMs), number(a.StatusCode), a.Error, number(a.DNSMs), number(a.ConnectMs), number(a.TLSMs),
-			number(a.FirstByteMs), a.RemoteAddress, a.ResponseBody)
-	}
-	return text + whereSQL, args
+	return row
 }
 
 func number(n *int) any {
@@ -166,6 +210,20 @@ func number(n *int) any {
 		return nil
 	}
 	return int64(*n)
+}
+
+func instant(t *store.Time) any {
+	if t == nil {
+		return nil
+	}
+	return int64(*t)
+}
+
+func text(s *string) any {
+	if s == nil {
+		return nil
+	}
+	return *s
 }
 
 // apply writes the attempts that have rows of their own, what replays have sent, and the health of the endpoints.
