@@ -353,7 +353,7 @@ func TestLimitIsAFault(t *testing.T) {
 	answer := s.graphql(withToken(token), "mutation { "+create+" }", nil)
 	want := object{
 		"code": "BAD_USER_INPUT", "reason": "limit_reached",
-		"validation": []any{object{"loc": []any{}, "type": "limit_reached", "msg": "a business may have 100 enabled webhook endpoints"}},
+		"validation": []any{object{"loc": []any{}, "type": "limit_reached", "msg": "a business may have 100 enabled webhook endpoints, its agents' own among them"}},
 	}
 	if diff := cmp.Diff(any(want), at(answer, "errors", 0, "extensions")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -269,7 +269,12 @@ func TestReplayOfEarlierEvents(t *testing.T) {
 		t.Errorf("a replay of all: %v", job)
 	}
 	r.wait()
-	r.wait()
+	r.wait() // all of them wait by now, so that a second one would have nothing to send
+	for _, failed := range []bool{true, false} {
+		if code, reason := s.refused(withToken(token), replay, object{"id": id, "since": since, "failed": failed}); code != "CONFLICT" || reason != "replay_running" {
+			t.Errorf("a second replay: %v %v", code, reason)
+		}
+	}
 	fresh := s.chat("Now", "")["run_id"]
 	if h := r.wait(); at(h.doc, "event", "data", "run_id") != fresh {
 		t.Errorf("a replay goes before what is fresh: %v", h.doc)

@@ -303,7 +303,7 @@ func (s *Store) openPostgres(ctx context.Context) error {
 		s.keyed = of.DB
 		if err = s.db.PingContext(ctx); err != nil {
 			u, _ := url.Parse(s.cfg.URL) // as openPool did
-			err = fmt.Errorf("reach PostgreSQL at %s: %w", u.Host, err)
+			err = fmt.Errorf("reach PostgreSQL at %s: %s", u.Host, oneLine(err))
 		}
 	}
 	if err == nil {

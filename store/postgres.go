@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -223,6 +224,16 @@ func lost(err error) bool {
 	return errors.As(err, &network) || errors.As(err, &connecting) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || errors.Is(err, context.DeadlineExceeded) ||
 		err != nil && pgconn.SafeToRetry(err)
+}
+
+// oneLine is an error of pgx for people. It has a line for each address, and twice for one that is tried with TLS and without.
+func oneLine(err error) string {
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	head, rest := lines[0], slices.Compact(lines[1:])
+	return strings.TrimSpace(head + " " + strings.Join(rest, "; "))
 }
 
 // refusePooler says what to do where the URL leads to a pooler that gives each transaction another session: advisory locks,

@@ -225,6 +225,13 @@ type Postgres struct {
 	*Server
 }
 
+// Kill ends PostgreSQL with all its processes, as a power cut would: a backend may answer for a moment without its postmaster.
+func (p *Postgres) Kill() {
+	p.Pause()
+	p.each(syscall.SIGKILL)
+	p.Server.Kill()
+}
+
 // Pause stops the postmaster and all its processes where they are; Resume lets them go on.
 func (p *Postgres) Pause() {
 	_ = p.Signal(syscall.SIGSTOP) // first: it makes no new ones

@@ -94,16 +94,20 @@ func (h *Hooks) ReplayEvents(ctx context.Context, v *store.Viewer, in ReplayInpu
 		if endpoint.Status == store.Disabled {
 			return errEndpointDisabled
 		}
+		// Asked under the endpoint's lock, and of a replay too that has nothing to send: what it would may be waiting for another's turn.
+		running, err := t.NewSelect().Model((*Replay)(nil)).Where("endpoint_id = ? AND status = ?", endpoint.ID, store.ReplayRunning).Exists(ctx)
+		if err != nil {
+			return fmt.Errorf("read whether a replay to %s is running: %w", endpoint.ID, err)
+		}
+		if running {
+			return errReplayRunning
+		}
 		r.CreatedAt = t.Now
 		if r.Total == 0 {
 			r.Status, r.FinishedAt = store.ReplayFinished, &t.Now
 		}
-		res, err := t.NewInsert().Model(r).On("CONFLICT DO NOTHING").Returning("NULL").Exec(ctx)
-		if err != nil {
+		if _, err := t.NewInsert().Model(r).Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("insert a replay to %s: %w", endpoint.ID, err)
-		}
-		if n, err := res.RowsAffected(); err != nil || n == 0 {
-			return errors.Join(err, errReplayRunning)
 		}
 		h.changed(t, v.BusinessID)
 		return nil
