@@ -237,9 +237,9 @@ func TestManyTests(t *testing.T) {
 	events := arrive("events", func() { s.chats(n / 3) })
 	tests := arrive("tests", func() {
 		var clients sync.WaitGroup
-		for range 5 {
+		for range n / 20 {
 			clients.Go(func() {
-				s.many(token, n/5, func(int) string { return fmt.Sprintf(`sendTestEvent(endpointId: %q, type: RUN_FINISHED) { id }`, id) })
+				s.many(token, 20, func(int) string { return fmt.Sprintf(`sendTestEvent(endpointId: %q, type: RUN_FINISHED) { id }`, id) })
 			})
 		}
 		clients.Wait()
