@@ -199,7 +199,7 @@ func (r *Runner) waitInLine(ctx context.Context, agent *store.Agent, session str
 // begin takes the session's lock, waiting for other replicas' turns that hold it, or came before.
 func (r *Runner) begin(caller context.Context, agent *store.Agent, in ChatInput, place *place, deadline time.Time) (*store.Turn, error) {
 	input := store.TurnInput{
-		BusinessID: agent.BusinessID, AgentID: agent.ID, Model: modelName(agent), Channel: in.Channel,
+		BusinessID: agent.BusinessID, AgentID: agent.ID, Version: agent.Version, Model: modelName(agent), Channel: in.Channel,
 		Text: strings.TrimSpace(in.Message), Metadata: in.Metadata, Lease: turnLease, Key: in.once,
 	}
 	if in.SessionID != nil {

@@ -37,7 +37,7 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 	if err := in.Faults().Err(); err != nil {
 		return nil, err
 	}
-	agent, err := r.cfg.Store.AgentOfTurn(ctx, v.BusinessID, in.AgentID)
+	agent, err := r.cfg.Store.Agent(ctx, v.BusinessID, in.AgentID)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,18 +14,35 @@ import (
 	"parley/store"
 )
 
+// enter begins a turn with its agent filled in. The agent may have changed since it was read: what was refused is then tried once
+// more with the agent as it is.
+func (r *Runner) enter(caller context.Context, agent *store.Agent, in ChatInput, place *place, deadline time.Time) (
+	filled *store.Agent, prompt string, choices []choice, turn *store.Turn, err error,
+) {
+	for again := false; ; again = true {
+		filled, prompt, err = fillAgent(agent, in)
+		if err == nil {
+			choices, err = r.choices(filled)
+		}
+		begins := err == nil
+		if begins {
+			turn, err = r.begin(caller, filled, in, place, deadline)
+		}
+		if err == nil || again || begins && !errors.Is(err, store.ErrAgentChanged) {
+			return filled, prompt, choices, turn, err
+		}
+		now, reading := r.cfg.Store.AgentAgain(caller, agent)
+		if reading != nil || now.Version == agent.Version {
+			return nil, "", nil, nil, cmp.Or(reading, err)
+		}
+		agent = now
+	}
+}
+
 // turn runs a turn from its first commit to its second. caller is looked at only until the first.
 func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, told *told, place *place, deadline time.Time) (*ChatReply, error) {
 	defer place.leave()
-	agent, prompt, err := fillAgent(agent, in)
-	if err != nil {
-		return nil, err
-	}
-	choices, err := r.choices(agent)
-	if err != nil {
-		return nil, err
-	}
-	turn, err := r.begin(caller, agent, in, place, deadline)
+	agent, prompt, choices, turn, err := r.enter(caller, agent, in, place, deadline)
 	if err != nil {
 		return nil, err
 	}

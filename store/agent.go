@@ -257,6 +257,7 @@ func (s *Store) UpdateAgent(ctx context.Context, v *Viewer, id string, in AgentI
 		if _, err := t.NewUpdate().Model(agent).WherePK().Where("business_id = ?", v.BusinessID).Exec(ctx); err != nil {
 			return fmt.Errorf("update agent %s: %w", id, err)
 		}
+		t.After(func() { s.forgetAgent(v.BusinessID, id) })
 		return nil
 	})
 	if err != nil {
@@ -336,6 +337,7 @@ func (s *Store) DeleteAgent(_ context.Context, v *Viewer, id string) error {
 		if err != nil {
 			return fmt.Errorf("delete agent %s: %w", id, err)
 		}
+		t.After(func() { s.forgetAgent(v.BusinessID, id) })
 		return s.setAgentURL(ctx, t, agent, OptionalString{Set: true})
 	})
 }
@@ -360,7 +362,7 @@ func (s *Store) ModelKey(agent *Agent) (string, error) {
 }
 
 // agentCache keeps agents as they were read, for the turns: an agent with its knowledge is up to 1 MiB of JSON. An entry
-// counts only with the version that SQL has.
+// counts only with the version that SQL has, which the first commit of each turn looks at.
 type agentCache struct {
 	mu sync.Mutex // guards of
 	of map[string]*Agent
@@ -368,29 +370,17 @@ type agentCache struct {
 
 const cachedAgents = 256
 
-const agentVersionSQL = `SELECT version FROM agents WHERE business_id = $1 AND id = $2 AND deleted_at IS NULL`
-
-// AgentOfTurn reads an agent for a turn: what it returns is shared, and not to be changed.
+// AgentOfTurn reads an agent for a turn, or takes it as it was read last: BeginTurn finds out if it has changed since. What it
+// returns is shared, and not to be changed.
 func (s *Store) AgentOfTurn(ctx context.Context, business, id string) (*Agent, error) {
-	if !storable(id) { // it may be of a URL's path
-		return nil, ErrAgentNotFound
-	}
-	var version int64
-	err := s.agentVersion.QueryRowContext(ctx, business, id).Scan(&version)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, ErrAgentNotFound
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the version of agent %s: %w", id, err)
-	}
-	key := business + "/" + id
 	s.agents.mu.Lock()
-	agent := s.agents.of[key]
+	agent := s.agents.of[business+"/"+id]
 	s.agents.mu.Unlock()
-	if agent != nil && agent.Version == version {
+	if agent != nil {
 		return agent, nil
 	}
-	if agent, err = s.Agent(ctx, business, id); err != nil {
+	agent, err := s.Agent(ctx, business, id)
+	if err != nil {
 		return nil, err
 	}
 	s.agents.mu.Lock()
@@ -398,12 +388,30 @@ func (s *Store) AgentOfTurn(ctx context.Context, business, id string) (*Agent, e
 	if s.agents.of == nil || len(s.agents.of) >= cachedAgents {
 		s.agents.of = map[string]*Agent{}
 	}
-	s.agents.of[key] = agent
+	s.agents.of[business+"/"+id] = agent
 	return agent, nil
+}
+
+// ErrAgentChanged says that a turn could not begin with the agent as it was read: AgentOfTurn reads it again.
+var ErrAgentChanged = refuse(CodeConflict, "agent_changed", "the agent was changed at this moment: try again")
+
+// AgentAgain reads an agent of AgentOfTurn again.
+func (s *Store) AgentAgain(ctx context.Context, agent *Agent) (*Agent, error) {
+	s.forgetAgent(agent.BusinessID, agent.ID)
+	return s.AgentOfTurn(ctx, agent.BusinessID, agent.ID)
+}
+
+func (s *Store) forgetAgent(business, id string) {
+	s.agents.mu.Lock()
+	defer s.agents.mu.Unlock()
+	delete(s.agents.of, business+"/"+id)
 }
 
 // Agent reads an agent of a business, or refuses with ErrAgentNotFound.
 func (s *Store) Agent(ctx context.Context, business, id string) (*Agent, error) {
+	if !storable(id) { // it may be of a URL's path
+		return nil, ErrAgentNotFound
+	}
 	return agentIn(ctx, s.read.NewSelect(), business, id)
 }
 

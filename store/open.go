@@ -85,7 +85,7 @@ type Store struct {
 	log         *slog.Logger
 	tables      map[reflect.Type]*table
 
-	authenticate, agentVersion *sql.Stmt // what every request reads
+	authenticate *sql.Stmt // what every request reads
 
 	prepared statements
 
@@ -174,10 +174,9 @@ func (s *Store) startBatchers() error {
 
 // prepareReads prepares what every request reads: to parse and plan it costs three times as much as to run it.
 func (s *Store) prepareReads(ctx context.Context) (err error) {
-	for stmt, text := range map[**sql.Stmt]string{&s.authenticate: authenticateSQL, &s.agentVersion: agentVersionSQL} {
-		if *stmt, err = s.keyed.DB.PrepareContext(ctx, text); err != nil { //nolint:sqlclosecheck // it lives as long as its pool
-			return fmt.Errorf("prepare %q: %w", text, err)
-		}
+	s.authenticate, err = s.keyed.DB.PrepareContext(ctx, authenticateSQL) //nolint:sqlclosecheck // it lives as long as its pool
+	if err != nil {
+		return fmt.Errorf("prepare %q: %w", authenticateSQL, err)
 	}
 	return nil
 }

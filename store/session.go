@@ -44,6 +44,7 @@ type Turn struct {
 type TurnInput struct {
 	BusinessID string
 	AgentID    string
+	Version    int64  // of the agent, as it was read; 0: whichever it has
 	Model      string // what is going to answer
 	SessionID  string
 	Channel    Channel
@@ -56,8 +57,8 @@ type TurnInput struct {
 }
 
 // BeginTurn locks the session for the turn, and stores the user's message, its event and the run: the first of a turn's
-// two commits. It refuses with ErrSessionNotFound, ErrSessionExpired, ErrChannelMismatch or ErrSessionBusy, and for its key
-// with ErrKeyReused, ErrKeyInFlight or ErrKeyAnswered.
+// two commits. It refuses with ErrSessionNotFound, ErrSessionExpired, ErrChannelMismatch or ErrSessionBusy, for its key
+// with ErrKeyReused, ErrKeyInFlight or ErrKeyAnswered, and for its agent with ErrAgentChanged or ErrAgentNotFound.
 func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 	turn := &Turn{SessionID: in.SessionID, Key: in.Key}
 	fresh := in.SessionID == ""
@@ -68,6 +69,7 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 	var lock *Session
 	var locked bool
 	var taken takenKey
+	var version int64 // of the agent; 0: there is none
 	err := s.Write(&Write{
 		Size: 2048 + 2*len(in.Text),
 		Read: func(t *Tx) {
@@ -77,14 +79,22 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 				ID: turn.SessionID, BusinessID: in.BusinessID, AgentID: in.AgentID, Channel: in.Channel, LastSequence: 1,
 				ExpiresAt: t.Now.Add(s.cfg.SessionTTL), RunID: &runID, Fence: 1, LockedUntil: &until, CreatedAt: t.Now,
 			}
+			version = 0
+			t.Lock(lockKeys, "", `SELECT version FROM agents WHERE business_id = $1 AND id = $2 AND deleted_at IS NULL`, []any{in.BusinessID, in.AgentID},
+				func(scan func(...any) error) error { return scan(&version) })
 			in.Key.take(t, in.BusinessID, runID, &taken)
 			if locked = fresh; !fresh {
-				lock.take(t, cmp.Or(in.Place, lastInLine), in.Key, &locked)
+				lock.take(t, cmp.Or(in.Place, lastInLine), in.Key, in.Version, &locked)
 			}
 			t.Expect(EventKind{in.BusinessID, in.AgentID, MessageCreated})
 		},
 		Apply: func(ctx context.Context, t *Tx) error {
 			if err := taken.refusal(in.Key, runID); err != nil {
+				return err
+			}
+			if err := in.stale(version); err != nil {
+				in.Key.giveBack(t, runID)
+				s.forgetAgent(in.BusinessID, in.AgentID)
 				return err
 			}
 			if !locked {
@@ -122,23 +132,35 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 	return turn, nil
 }
 
-// lockSessionSQL locks a session for a turn, unless another one has it, stands in line before the turn, or the turn's key was
-// not taken.
+// stale says why a turn cannot begin with the agent that it was read with; nil: it can.
+func (in *TurnInput) stale(version int64) error {
+	switch {
+	case in.Version == 0 || in.Version == version:
+		return nil
+	case version == 0:
+		return ErrAgentNotFound
+	}
+	return ErrAgentChanged
+}
+
+// lockSessionSQL locks a session for a turn, unless another one has it, stands in line before the turn, the turn's key was
+// not taken, or its agent has changed.
 const lockSessionSQL = `UPDATE sessions SET run_id = $1, fence = fence + 1, locked_until = $2, last_sequence = last_sequence + 1, expires_at = $3
 	WHERE id = $4 AND business_id = $5 AND agent_id = $6 AND channel = $7 AND expires_at > $8 AND (run_id IS NULL OR locked_until < $8)
 	AND NOT EXISTS (SELECT 1 FROM session_line WHERE session_id = sessions.id AND ticket < $9 AND alive_until > $8)
 	AND ($10 = '' OR EXISTS (SELECT 1 FROM idempotency_keys WHERE business_id = $5 AND key = $10 AND run_id = $1))
+	AND ($11 = CAST(0 AS BIGINT) OR EXISTS (SELECT 1 FROM agents WHERE business_id = $5 AND id = $6 AND version = $11 AND deleted_at IS NULL))
 	RETURNING fence, last_sequence`
 
 // take queues the lock of an existing session. Whoever stands in line before the place goes first.
-func (lock *Session) take(t *Tx, place string, key *IdempotencyKey, locked *bool) {
+func (lock *Session) take(t *Tx, place string, key *IdempotencyKey, version int64, locked *bool) {
 	named := ""
 	if key != nil {
 		named = key.Key
 	}
 	t.Lock(LockSessions, lock.ID, lockSessionSQL, []any{
 		*lock.RunID, int64(*lock.LockedUntil), int64(lock.ExpiresAt), lock.ID, lock.BusinessID, lock.AgentID, string(lock.Channel), int64(t.Now),
-		place, named,
+		place, named, version,
 	}, func(scan func(...any) error) error {
 		*locked = true
 		return scan(&lock.Fence, &lock.LastSequence)
