@@ -135,6 +135,7 @@ func TestListsShowEachOnceInItsPlace(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
+					var next *string
 					for _, p := range endpoints {
 						alone, err := b.h.Deliveries(t.Context(), b.v.BusinessID, hook.DeliveryFilter{EndpointID: &p, Status: status}, page)
 						if err != nil {
@@ -145,10 +146,10 @@ func TestListsShowEachOnceInItsPlace(t *testing.T) {
 							t.Errorf("%s, %s of several after %v: %v, alone %v", when, name, page.After, ids(got.Nodes()), ids(alone.Nodes()))
 						}
 						if p == endpoints[0] {
-							page.After = alone.PageInfo.EndCursor
+							next = alone.PageInfo.EndCursor
 						}
 					}
-					if page.After == nil || !connections[endpoints[0]].PageInfo.HasNextPage {
+					if page.After = next; next == nil || !connections[endpoints[0]].PageInfo.HasNextPage {
 						break
 					}
 				}

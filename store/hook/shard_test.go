@@ -2,6 +2,7 @@ package hook_test
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 func TestShardsHaveOneHolder(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
 		b := newBench(t, open, nil)
-		first := b.holds
+		first := maps.Clone(b.holds)
 		if b.h.Shared() {
 			if taken, err := b.h.TakeShards(t.Context(), "second", 1); err != nil || len(taken) != 0 {
 				t.Fatalf("took what is held: %v, %v", taken, err)
@@ -61,6 +62,7 @@ func TestShardsHaveOneHolder(t *testing.T) {
 			if err := b.h.KeepShards(t.Context(), []hook.Hold{b.hold(), taken[0]}); err != nil {
 				t.Fatal(err)
 			}
+			b.holds[b.shard()] = taken[0]
 		}
 		b.takenOver("third")
 		for shard, x := range b.holds {
