@@ -88,9 +88,9 @@ func (s *Store) Change(size int, apply func(ctx context.Context, t *Tx) error) e
 	return s.batcher.write(&Write{Size: size, Apply: apply})
 }
 
-// post is Change for what nobody waits for.
-func (s *Store) post(size int, apply func(ctx context.Context, t *Tx) error) {
-	_ = s.batcher.enqueue(&Write{Size: size, Apply: apply})
+// post has statements queued that nobody waits for.
+func (s *Store) post(size int, read func(t *Tx)) {
+	_ = s.batcher.enqueue(&Write{Size: size, Read: read, Apply: func(context.Context, *Tx) error { return nil }})
 }
 
 func (b *batcher) write(w *Write) error {
@@ -128,7 +128,7 @@ func (b *batcher) run() {
 				return
 			}
 		}
-		batch, size := []*Write{first}, first.Size
+		batch, size, own := []*Write{first}, first.Size, first.Read == nil
 	fill:
 		for len(batch) < batchWrites {
 			select {
@@ -136,11 +136,13 @@ func (b *batcher) run() {
 				if !ok {
 					break fill
 				}
-				if size+w.Size > batchBytes {
+				// Of those that run their own statements, each of which may lock anything, one is in a batch: two would lock in
+				// whatever order they came, and somebody else in another one.
+				if size+w.Size > batchBytes || own && w.Read == nil && b.s.remote() {
 					held = w
 					break fill
 				}
-				batch, size = append(batch, w), size+w.Size
+				batch, size, own = append(batch, w), size+w.Size, own || w.Read == nil
 			default:
 				break fill
 			}

@@ -122,10 +122,9 @@ func (s *Store) Authenticate(ctx context.Context, kind CredentialKind, secret st
 
 // touch notes that a credential was used. Nobody waits for it, and a server too busy to write it leaves it for the next use.
 func (s *Store) touch(id string, now Time) {
-	s.post(128, func(_ context.Context, t *Tx) error {
-		t.Exec(`UPDATE credentials SET last_used_at = $1 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $3)`,
-			int64(now), id, int64(now.Add(-lastUsedStep)))
-		return nil
+	s.post(128, func(t *Tx) {
+		t.Lock(lockCredential, id, `UPDATE credentials SET last_used_at = $1 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $3)`,
+			[]any{int64(now), id, int64(now.Add(-lastUsedStep))}, nil)
 	})
 }
 

@@ -2,10 +2,7 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -32,38 +29,41 @@ const lastInLine = "~"
 // StandInLine gives a ticket the last place in its session's line. The places are counted under the session's lock, so that no
 // replica's clock decides who came first.
 func (s *Store) StandInLine(_ context.Context, ticket *Ticket) error {
-	place := ""
-	err := s.Change(128, func(ctx context.Context, t *Tx) error {
-		var session, last string
-		err := t.ForUpdate().ModelTableExpr("sessions").Column("id").
-			Where("id = ? AND business_id = ? AND agent_id = ?", ticket.SessionID, ticket.BusinessID, ticket.AgentID).Scan(ctx, &session)
-		if errors.Is(err, sql.ErrNoRows) {
-			return ErrSessionNotFound
-		}
-		if err == nil {
-			err = t.NewRaw("SELECT COALESCE(MAX(ticket), '') FROM session_line WHERE session_id = ?", ticket.SessionID).Scan(ctx, &last)
-		}
-		if err != nil {
-			return fmt.Errorf("read the line of session %s: %w", ticket.SessionID, err)
-		}
-		number := 0
-		if last != "" {
-			if number, err = strconv.Atoi(last); err != nil {
-				return fmt.Errorf("read the line of session %s: %w", ticket.SessionID, err)
+	var found bool
+	var place string
+	err := s.Write(&Write{
+		Size: 128,
+		Read: func(t *Tx) {
+			found = false
+			lock := ""
+			if t.remote {
+				lock = " FOR UPDATE"
 			}
-		}
-		place = fmt.Sprintf("%020d", number+1)
-		row := &Ticket{SessionID: ticket.SessionID, Ticket: place, AliveUntil: t.Now.Add(TicketLease)}
-		if _, err := t.NewInsert().Model(row).Returning("NULL").Exec(ctx); err != nil {
-			return fmt.Errorf("stand in line: %w", err)
-		}
-		return nil
+			t.Lock(LockSessions, ticket.SessionID, `SELECT id FROM sessions WHERE id = $1 AND business_id = $2 AND agent_id = $3`+lock,
+				[]any{ticket.SessionID, ticket.BusinessID, ticket.AgentID}, func(scan func(...any) error) error {
+					found = true
+					return scan(&place)
+				})
+		},
+		Apply: func(_ context.Context, t *Tx) error {
+			if !found {
+				return ErrSessionNotFound
+			}
+			t.Read(standInLineSQL, []any{ticket.SessionID, int64(t.Now.Add(TicketLease))}, func(scan func(...any) error) error { return scan(&place) })
+			return nil
+		},
 	})
 	if err == nil {
 		ticket.Ticket = place
 	}
 	return err
 }
+
+// standInLineSQL makes the ticket after the last one of a session: a number of twenty digits.
+const standInLineSQL = `INSERT INTO session_line (session_id, ticket, alive_until)
+	SELECT $1, substr('00000000000000000000' || n, length(n) + 1), CAST($2 AS BIGINT)
+	FROM (SELECT CAST(CAST(COALESCE(MAX(ticket), '0') AS BIGINT) + 1 AS TEXT) AS n FROM session_line WHERE session_id = $1) AS last
+	RETURNING ticket`
 
 // KeepInLine keeps tickets alive that stand in line, and brings back none that has left it.
 func (s *Store) KeepInLine(_ context.Context, tickets []*Ticket) error {
@@ -81,7 +81,7 @@ func (s *Store) KeepInLine(_ context.Context, tickets []*Ticket) error {
 
 // LeaveLine takes a ticket out of the line.
 func (s *Store) LeaveLine(ticket *Ticket) {
-	s.post(128, func(_ context.Context, t *Tx) error { leaveLine(t, ticket); return nil })
+	s.post(128, func(t *Tx) { leaveLine(t, ticket) })
 }
 
 func leaveLine(t *Tx, ticket *Ticket) {

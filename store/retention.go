@@ -182,21 +182,34 @@ func (s *Store) pruneEvents(ctx context.Context, business string, before Time) (
 	}
 	upTo := old
 	err = s.InTx(ctx, func(ctx context.Context, t *Tx) error {
-		upTo = old
-		if s.outbox != nil {
+		// What somebody is at just now can go the next time: nobody is waited for.
+		var free []int64
+		upTo = extent.Pruned
+		err := t.NewRaw("SELECT seq FROM events WHERE business_id = ? AND seq > ? AND seq <= ? ORDER BY seq"+s.Locking("UPDATE SKIP LOCKED"),
+			business, extent.Pruned, old).Scan(ctx, &free)
+		if err != nil {
+			return fmt.Errorf("lock the oldest events of %s: %w", business, err)
+		}
+		for _, seq := range free {
+			if seq > upTo+1 {
+				break
+			}
+			upTo = seq
+		}
+		if s.outbox != nil && upTo > extent.Pruned {
 			if force > extent.Pruned {
-				upTo, err = s.outbox.Prune(ctx, t, business, force, true)
+				upTo, err = s.outbox.Prune(ctx, t, business, min(upTo, force), true)
 			} else {
-				upTo, err = s.outbox.Prune(ctx, t, business, old, false)
+				upTo, err = s.outbox.Prune(ctx, t, business, upTo, false)
 			}
-			if err != nil || upTo <= extent.Pruned {
-				return err
-			}
+		}
+		if err != nil || upTo <= extent.Pruned {
+			return err
 		}
 		if _, err := t.NewRaw("DELETE FROM events WHERE business_id = ? AND seq <= ?", business, upTo).Exec(ctx); err != nil {
 			return fmt.Errorf("remove the events of %s up to %d: %w", business, upTo, err)
 		}
-		_, err := t.NewRaw("UPDATE businesses SET pruned_seq = ? WHERE id = ? AND pruned_seq < ?", upTo, business, upTo).Exec(ctx)
+		_, err = t.NewRaw("UPDATE businesses SET pruned_seq = ? WHERE id = ? AND pruned_seq < ?", upTo, business, upTo).Exec(ctx)
 		return err
 	})
 	removed = int(max(0, upTo-extent.Pruned))

@@ -57,7 +57,8 @@ type rank int
 
 // Locks are taken in this order; what only reads comes after them.
 const (
-	LockShards rank = iota
+	lockCredential rank = iota
+	LockShards
 	lockKeys
 	LockSessions
 	LockLeads

@@ -65,8 +65,7 @@ func (h *Hooks) Sweep(ctx context.Context) error {
 // sweepOne ends what waits for one endpoint. Each piece is a transaction of its own: a row that another one is about to change
 // is left for the next time, and nobody waits.
 func (h *Hooks) sweepOne(ctx context.Context, p unswept) error {
-	var ended []string
-	for {
+	for told := 0; ; {
 		var rows []*Delivery
 		err := h.store.InTx(ctx, func(ctx context.Context, t *store.Tx) error {
 			rows = nil
@@ -81,15 +80,17 @@ func (h *Hooks) sweepOne(ctx context.Context, p unswept) error {
 		if err != nil {
 			return fmt.Errorf("end what waits for endpoint %s: %w", p.ID, err)
 		}
-		for _, d := range rows {
-			ended = append(ended, d.ID())
-		}
 		if len(rows) == 0 {
 			break
 		}
-	}
-	if len(ended) > 0 {
-		h.cfg.DeliveriesChanged(p.BusinessID, ended[:min(len(ended), ringMost+1)]...)
+		if told <= ringMost { // who has to query again finds all of them ended
+			var ended []string
+			for _, d := range rows[:min(len(rows), ringMost+1)] {
+				ended = append(ended, d.ID())
+			}
+			told += len(ended)
+			h.cfg.DeliveriesChanged(p.BusinessID, ended...)
+		}
 	}
 	if h.store.Now().Sub(p.OverAt) < lateBirth {
 		return nil
@@ -108,8 +109,11 @@ const endedSQL = `CASE WHEN status = 'delivered' THEN status WHEN attempts = 0 T
 // Prune implements store.Outbox.
 func (h *Hooks) Prune(ctx context.Context, t *store.Tx, business string, upTo int64, force bool) (int64, error) {
 	var rows []*Delivery
-	err := t.ForUpdate().Model(&rows).Column("endpoint_id", "seq", "event_id", "due", "trigger_name").
-		Where("business_id = ? AND seq <= ?", business, upTo).Order("seq").Limit(prunedAtOnce + 1).Scan(ctx)
+	oldest := func() *bun.SelectQuery {
+		return t.NewSelect().Model((*Delivery)(nil)).Column("endpoint_id", "seq", "event_id", "due", "trigger_name").
+			Where("business_id = ? AND seq <= ?", business, upTo).Order("seq")
+	}
+	err := oldest().Limit(prunedAtOnce+1).Scan(ctx, &rows)
 	if err != nil {
 		return 0, fmt.Errorf("read the oldest deliveries of %s: %w", business, err)
 	}
@@ -119,6 +123,20 @@ func (h *Hooks) Prune(ctx context.Context, t *store.Tx, business string, upTo in
 		} else {
 			upTo = last
 		}
+	}
+	if t.Remote() { // what somebody is at just now can go the next time: nobody is waited for
+		var free []*Delivery
+		if err := oldest().For("UPDATE SKIP LOCKED").Scan(ctx, &free); err != nil {
+			return 0, fmt.Errorf("lock the oldest deliveries of %s: %w", business, err)
+		}
+		locked := make(map[string]*Delivery, len(free))
+		for _, d := range free {
+			locked[d.Key()] = d
+		}
+		if i := slices.IndexFunc(rows, func(d *Delivery) bool { return locked[d.Key()] == nil }); i >= 0 {
+			upTo = min(upTo, rows[i].Seq-1)
+		}
+		rows = free
 	}
 	if i := slices.IndexFunc(rows, func(d *Delivery) bool { return d.Due != nil }); i >= 0 && !force {
 		upTo = min(upTo, rows[i].Seq-1)
@@ -141,7 +159,7 @@ func (h *Hooks) Prune(ctx context.Context, t *store.Tx, business string, upTo in
 		args  []any
 	}{
 		{"DELETE FROM attempts WHERE endpoint_id IN (?) AND seq <= ?", []any{bun.List(store.Distinct(endpoints)), upTo}},
-		{"DELETE FROM deliveries WHERE business_id = ? AND seq <= ?", []any{business, upTo}},
+		{"DELETE FROM deliveries WHERE business_id = ? AND seq <= ? AND (due IS NULL OR ?)", []any{business, upTo, force}}, // of a test just made there
 		{"DELETE FROM test_events WHERE id IN (?)", []any{bun.List(append(tests, ""))}},
 	} {
 		if _, err := t.NewRaw(q.query, q.args...).Exec(ctx); err != nil {
