@@ -62,11 +62,8 @@ func postgresConfig(raw, as string) (*pgx.ConnConfig, error) {
 	}
 	cfg, err := pgx.ParseConfig(raw)
 	if err != nil {
-		var parse *pgconn.ParseConfigError
-		if errors.As(err, &parse) && parse.Unwrap() != nil {
-			err = parse.Unwrap()
-		}
-		return nil, fmt.Errorf("the database URL: %w", err)
+		what := err.Error() // what is wrong comes after the URL
+		return nil, fmt.Errorf("the database URL: %s", what[strings.LastIndexByte(what, '`')+len("`: "):])
 	}
 	cfg.RuntimeParams["application_name"] = as
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
