@@ -54,19 +54,21 @@ var answerWithin = 10 * time.Second
 // pool is a pool of connections.
 type pool struct{ *bun.DB }
 
+var errDatabaseURL = errors.New("the database URL does not parse as postgres://user:password@host/database")
+
 // postgresConfig reads a database URL, and never says a password that stands in it.
 func postgresConfig(raw, as string) (*pgx.ConnConfig, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" || u.User != nil && u.User.Username() == "" {
-		return nil, errors.New("the database URL does not parse as postgres://user:password@host/database")
+		return nil, errDatabaseURL
 	}
 	cfg, err := pgx.ParseConfig(raw)
 	if err != nil {
-		var parse *pgconn.ParseConfigError
-		if errors.As(err, &parse) && parse.Unwrap() != nil {
-			err = parse.Unwrap()
+		const quoted = "`: " // what is wrong comes after the URL
+		if i := strings.LastIndex(err.Error(), quoted); i >= 0 {
+			return nil, fmt.Errorf("the database URL: %s", err.Error()[i+len(quoted):])
 		}
-		return nil, fmt.Errorf("the database URL: %w", err)
+		return nil, errDatabaseURL
 	}
 	cfg.RuntimeParams["application_name"] = as
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
