@@ -71,6 +71,9 @@ func readID(id string) (event, endpoint string, ok bool) {
 	if len(raw) == 32 {
 		return "evt_" + uuid.UUID(raw[:16]).String(), "whe_" + uuid.UUID(raw[16:]).String(), true
 	}
+	if !strings.HasPrefix(string(raw), "evt_") {
+		return "", "", false // an id of before, which may look like anything
+	}
 	return strings.Cut(string(raw), "|")
 }
 
