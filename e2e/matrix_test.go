@@ -461,6 +461,11 @@ func (r *rig) run() string {
 		}
 		more, after = at(page, "pageInfo", "hasNextPage") == true, at(page, "pageInfo", "endCursor")
 	}
+	defer func() {
+		if r.t.Failed() {
+			r.tellMissing(all)
+		}
+	}()
 	eventually(r.t, "delivered and seen", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -491,6 +496,23 @@ func (r *rig) run() string {
 		return "✗"
 	}
 	return fmt.Sprintf("✓ %d turns, %d events, %d doubles", len(r.acknowledged), len(r.arrived), max(doubles, 0))
+}
+
+// tellMissing logs what has not arrived, or was not seen, with its delivery's row.
+func (r *rig) tellMissing(all map[string]bool) {
+	db := r.db()
+	defer func() { _ = db.Close() }()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range all {
+		if r.arrived[id] && r.seen[id] {
+			continue
+		}
+		var row string
+		err := db.QueryRow(`SELECT CAST(seq AS TEXT) || ' ' || status || ' due ' || COALESCE(CAST(due AS TEXT), 'never') || ' attempts ' || CAST(attempts AS TEXT) ||
+			' lane ' || lane || ' updated ' || CAST(updated_at AS TEXT) FROM deliveries WHERE event_id = $1`, id).Scan(&row)
+		r.t.Logf("%s: arrived %t, seen %t: %s %v", id, r.arrived[id], r.seen[id], row, err)
+	}
 }
 
 // die starts every server anew with the fail point set, since only one of them does the deliveries, and waits until one has
