@@ -255,9 +255,9 @@ func (f *fleet) open() *sql.DB {
 	return openAt(f.t, f.database)
 }
 
-func number(t *testing.T, db *sql.DB, query string, args ...any) (n int) {
+func number(t *testing.T, db *sql.DB, query string) (n int) {
 	t.Helper()
-	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
+	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 	return n
