@@ -269,8 +269,8 @@ func TestReplaysToManyEndpoints(t *testing.T) {
 	f := production(t, 1)
 	a, b := f.shop("A"), f.shop("B")
 	since := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
-	chats, stop := a.chatting(4, a.agent)
-	eventually(t, "chatted", func() bool { return chats.Load() >= 60 })
+	chats, stop := a.chatting(8, a.agent)
+	eventually(t, "chatted", func() bool { return chats.Load() >= 100 })
 	stop()
 	var came atomic.Int64
 	r := receive(t, func(int, http.ResponseWriter, *http.Request) { came.Add(1) })
