@@ -401,7 +401,7 @@ func migrateOld(t *testing.T, url string) {
 		got[w.EndpointID+" "+w.Type] = fmt.Sprint(w.AgentID, w.Enabled, w.Epoch)
 	}
 	if diff := cmp.Diff(map[string]string{
-		on + " run.finished": "true0", on + " run.failed": "true0", off + " run.finished": "false0", off + " run.failed": "false0", own + " run.finished": "demotrue0",
+		on + " run.finished": "true 0", on + " run.failed": "true 0", off + " run.finished": "false 0", off + " run.failed": "false 0", own + " run.finished": "demotrue 0",
 	}, got); diff != "" || len(wants) != len(got) {
 		t.Errorf("who wants what: %s", diff)
 	}
