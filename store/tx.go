@@ -226,7 +226,7 @@ func (p *statements) in(ctx context.Context, t *Tx, text string) (*sql.Stmt, err
 	if !slices.Contains(p.wants, text) {
 		p.wants = append(p.wants, text)
 	}
-	return t.local.Tx.PrepareContext(ctx, text) //nolint:sqlclosecheck // whoever runs it closes it
+	return t.local.PrepareContext(ctx, text) //nolint:sqlclosecheck // whoever runs it closes it
 }
 
 // prepare prepares what the last transactions wanted.
