@@ -114,10 +114,10 @@ func (b *bare) commit(ctx context.Context, session *sql.Stmt, id, run, text stri
 	}
 	defer func() { _ = tx.Rollback() }()
 	var last int64
-	if err := tx.StmtContext(ctx, session).QueryRowContext(ctx, id, run).Scan(&last); err != nil {
+	if err := tx.StmtContext(ctx, session).QueryRowContext(ctx, id, run).Scan(&last); err != nil { //nolint:sqlclosecheck // the transaction closes it
 		return err
 	}
-	if _, err := tx.StmtContext(ctx, b.message).ExecContext(ctx, uuid.NewString(), id, text, last); err != nil {
+	if _, err := tx.StmtContext(ctx, b.message).ExecContext(ctx, uuid.NewString(), id, text, last); err != nil { //nolint:sqlclosecheck // the transaction closes it
 		return err
 	}
 	var rows []any
@@ -131,7 +131,7 @@ func (b *bare) commit(ctx context.Context, session *sql.Stmt, id, run, text stri
 		}
 		rows = append(rows, event, string(doc))
 	}
-	if _, err := tx.StmtContext(ctx, events).ExecContext(ctx, rows...); err != nil {
+	if _, err := tx.StmtContext(ctx, events).ExecContext(ctx, rows...); err != nil { //nolint:sqlclosecheck // the transaction closes it
 		return err
 	}
 	return tx.Commit()

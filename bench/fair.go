@@ -158,7 +158,7 @@ func (a *attacker) employ(n int, url string) error {
 		}
 		data, err := a.query(demo, "mutation {"+mutation.String()+" }")
 		for _, agent := range data {
-			if id := text(agent, "id"); id != "" {
+			if id := idOf(agent); id != "" {
 				made = append(made, id)
 			}
 		}

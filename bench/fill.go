@@ -133,7 +133,7 @@ func (f *filler) copies(tables []table, n int) error {
 				return err
 			}
 			columns, err := rows.Columns()
-			_ = rows.Close()
+			_ = rows.Close() //nolint:sqlclosecheck // before the next table
 			if err != nil {
 				return err
 			}

@@ -71,8 +71,8 @@ func (r *rig) lists(ctx context.Context, of side, events int) (f figures, err er
 	if err != nil {
 		return nil, err
 	}
-	rare := business{demo.key, demo.token, text(made["createAgent"], "id")}
-	down := text(made["createAgent"].(map[string]any)["webhookEndpoint"], "id")
+	rare := business{demo.key, demo.token, idOf(made["createAgent"])}
+	down := idOf(made["createAgent"].(map[string]any)["webhookEndpoint"])
 	if err := repeat(ctx, s.url, rare, 1, rareBefore); err != nil {
 		return nil, err
 	}

@@ -202,7 +202,7 @@ func child(ctx context.Context, on *stage, word string) (in io.Writer, said stri
 func spin() error {
 	fmt.Println(os.Getpid())
 	go func() {
-		for {
+		for { //nolint:staticcheck // that is what it is for
 		}
 	}()
 	_, err := io.Copy(io.Discard, os.Stdin)

@@ -224,15 +224,15 @@ func (s *server) business(name string) (b business, err error) {
 	}
 	made, err := s.query(b, `mutation { createAgent(input: {name: "bench"}) { id } }`)
 	if err == nil {
-		b.agent = text(made["createAgent"], "id")
+		b.agent = idOf(made["createAgent"])
 	}
 	return b, err
 }
 
-// text is a field of an object, read from JSON.
-func text(object any, field string) string {
+// idOf is the id of an object, read from JSON.
+func idOf(object any) string {
 	fields, _ := object.(map[string]any)
-	s, _ := fields[field].(string)
+	s, _ := fields["id"].(string)
 	return s
 }
 
@@ -242,7 +242,7 @@ func (s *server) register(b business, url string, types ...string) (id string, e
 	if err != nil {
 		return "", err
 	}
-	return text(made["createWebhookEndpoint"].(map[string]any)["endpoint"], "id"), nil
+	return idOf(made["createWebhookEndpoint"].(map[string]any)["endpoint"]), nil
 }
 
 // client is the load's, for all requests.

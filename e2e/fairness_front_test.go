@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -94,8 +95,8 @@ func (s *server) stranger(t *testing.T, want int, path, credential, length, part
 }
 
 func isTimeout(err error) bool {
-	timeout, ok := err.(net.Error)
-	return ok && timeout.Timeout()
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // TestEachChatIsCharged: a request costs as many of the rate limit as it has `chat` fields. Those beyond it get its error and run no

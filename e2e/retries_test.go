@@ -184,7 +184,7 @@ func TestDeliveriesAfterADeath(t *testing.T) {
 			dying.register(in.URL, everything...)
 			dying.chat("Hello", "")
 			db := f.open()
-			shard := fmt.Sprintf("SELECT owner FROM shards WHERE shard = (SELECT MAX(shard) FROM endpoints)")
+			shard := "SELECT owner FROM shards WHERE shard = (SELECT MAX(shard) FROM endpoints)"
 			owner := func() (id string) { _ = db.QueryRowContext(t.Context(), shard).Scan(&id); return id }
 			mine := owner()
 			other := &server{t: t, dir: t.TempDir(), env: f.env}

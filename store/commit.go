@@ -214,6 +214,9 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 			begun = false
 		case b.s.remote() && lost(err):
 			b.s.log.Warn("commit a batch: the database is away", "error", err)
+			if atStandby(err) {
+				b.s.moved()
+			}
 			return nil, ErrUnavailable
 		case b.s.remote() && collided(err) && collisions < maxCollisions:
 			collisions++

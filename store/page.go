@@ -94,7 +94,7 @@ func (p PageInput) Place() (string, Faults) {
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(*p.After)
 	place, ok := strings.CutPrefix(string(raw), rowCursor)
-	if err != nil || !ok || !storable(place) {
+	if err != nil || !ok || place == "" || !storable(place) {
 		faults = append(faults, valueError("this is not a cursor of this list").Under("after")...)
 	}
 	return place, faults

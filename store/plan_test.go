@@ -84,13 +84,13 @@ func TestListsReadAnIndex(t *testing.T) {
 			"API keys":                 func() error { _, err := s.APIKeys(ctx, v.BusinessID); return err },
 			"access tokens":            func() error { _, err := s.AccessTokens(ctx, v.BusinessID); return err },
 		}
-		filters := map[string]hook.DeliveryFilter{"": {}, " to an endpoint": {EndpointID: &endpoint}}
+		filters := map[string]hook.DeliveryFilter{"": {}, "to an endpoint": {EndpointID: &endpoint}}
 		for _, status := range store.DeliveryStatuses {
-			filters[" "+string(status)] = hook.DeliveryFilter{Status: &status}
-			filters[" to an endpoint "+string(status)] = hook.DeliveryFilter{EndpointID: &endpoint, Status: &status}
+			filters[string(status)] = hook.DeliveryFilter{Status: &status}
+			filters["to an endpoint "+string(status)] = hook.DeliveryFilter{EndpointID: &endpoint, Status: &status}
 		}
 		for name, filter := range filters {
-			reads["deliveries"+name] = func() error {
+			reads["deliveries "+name] = func() error {
 				_, err := h.Deliveries(ctx, v.BusinessID, filter, page)
 				return err
 			}

@@ -85,8 +85,11 @@ func openPool(raw string, connections int, age *generation, params ...map[string
 	if err != nil {
 		return nil, err
 	}
+	var set strings.Builder // with SET: a pooler, which may give each connection a session of its own, takes no other way
 	for _, p := range append(params, always) {
-		maps.Copy(cfg.RuntimeParams, p)
+		for _, name := range slices.Sorted(maps.Keys(p)) {
+			fmt.Fprintf(&set, "SET %s = '%s';", name, p[name])
+		}
 	}
 	dialer := &net.Dialer{Timeout: cfg.ConnectTimeout}
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -97,9 +100,9 @@ func openPool(raw string, connections int, age *generation, params ...map[string
 		return &patientConn{Conn: conn, patience: answerWithin}, nil
 	}
 	db := stdlib.OpenDB(*cfg, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }),
-		stdlib.OptionAfterConnect(func(_ context.Context, conn *pgx.Conn) error {
+		stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
 			conn.PgConn().CustomData()[generationKey] = age.now()
-			return nil
+			return conn.PgConn().Exec(ctx, set.String()).Close()
 		}),
 		stdlib.OptionResetSession(func(_ context.Context, conn *pgx.Conn) error {
 			if conn.PgConn().CustomData()[generationKey] != age.now() || !idle(conn.PgConn().Conn()) {

@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
 	"parley/e2e/servers"
+	"parley/egress"
 	"parley/store"
 	"parley/store/hook"
 )
@@ -157,5 +159,109 @@ func TestASleeperIsToldToComeBack(t *testing.T) {
 	_, err = tx.ExecContext(t.Context(), "SELECT 1")
 	if told, ok := store.AsError(err); !ok || !errors.Is(told, store.ErrUnavailable) {
 		t.Errorf("it was told %v", err)
+	}
+}
+
+// TestASwitchoverIsFollowed: connections to a server that takes no writes any more are left for what the address leads to now. Here they
+// are sessions that have become read-only, where new ones are not.
+func TestASwitchoverIsFollowed(t *testing.T) {
+	t.Parallel()
+	pg := servers.NewPostgres(t)
+	url := pg.Database(t)
+	s := open(t, func(c *store.Config) { c.URL = url })
+	h := hook.New(hook.Config{Store: s, NewSecret: egress.NewSecret})
+	v := newBusiness(t, s)
+	turn := begin(t, s, v, "")
+	if _, err := h.TakeShards(t.Context(), "replica", 1); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := dial(t, url).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	do := func(statement string) {
+		t.Helper()
+		if _, err := admin.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do("SET default_transaction_read_only = off")
+	do("ALTER SYSTEM SET default_transaction_read_only = on")
+	do("SELECT pg_reload_conf()")
+	ways := map[string]func() error{
+		"a turn":   func() error { return s.KeepTurns(t.Context(), []string{turn.Run.ID}, time.Minute) },
+		"in bulk":  func() error { return s.WriteAside(&store.Write{Apply: keepNothing}) },
+		"a shard":  func() error { _, err := h.TakeShards(t.Context(), "replica", 1); return err },
+		"a lease":  func() error { _, _, err := h.RenewShards(t.Context(), "replica"); return err },
+		"a change": func() error { return s.Change(0, keepNothing) },
+	}
+	for what, write := range ways {
+		err := write()
+		for err == nil { // it has not heard of it yet
+			err = write()
+		}
+		if told, ok := store.AsError(err); !ok || !errors.Is(told, store.ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	do("ALTER DATABASE " + strings.Split(strings.Split(url, "/")[3], "?")[0] + " SET default_transaction_read_only = off")
+	for what, write := range ways {
+		if err := write(); err != nil {
+			t.Errorf("%s, afterwards: %v", what, err)
+		}
+	}
+	finish(t, s, turn)
+}
+
+func keepNothing(ctx context.Context, t *store.Tx) error {
+	_, err := t.NewRaw("UPDATE sessions SET locked_until = locked_until WHERE id = 'none'").Exec(ctx)
+	return err
+}
+
+// TestASilentServerIsAway: who waits for an answer that does not come, over a connection that does not end, is told to come back.
+func TestASilentServerIsAway(t *testing.T) { //nolint:paralleltest // it changes for how long an answer is waited for
+	t.Cleanup(store.HaveAnswersWithin(time.Second))
+	pg := servers.NewPostgres(t)
+	url := pg.Database(t)
+	s := open(t, func(c *store.Config) { c.URL = url })
+	v := newBusiness(t, s)
+	pg.Pause()
+	t.Cleanup(pg.Resume)
+	for what, ask := range map[string]func() error{
+		"a read":  func() error { _, err := s.Extent(t.Context(), v.BusinessID); return err },
+		"a write": func() error { return s.Change(0, keepNothing) },
+	} {
+		err := ask()
+		if told, ok := store.AsError(err); !ok || !errors.Is(told, store.ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	pg.Resume()
+	finish(t, s, begin(t, s, v, ""))
+}
+
+// TestPoolers: one that gives each transaction another session is refused with one line that says what to do; one in session mode is not.
+func TestPoolers(t *testing.T) {
+	t.Parallel()
+	sealer, err := store.NewSealer(secretKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []string{"transaction", "session"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s, err := store.Open(t.Context(), store.Config{URL: servers.PgBouncer(t, servers.Database(t), mode), Sealer: sealer, SessionTTL: time.Hour})
+			if err == nil {
+				defer func() { _ = s.Close() }()
+			}
+			switch {
+			case mode == "session" && err != nil:
+				t.Error(err)
+			case mode == "session":
+				finish(t, s, begin(t, s, newBusiness(t, s), ""))
+			case err == nil || !strings.Contains(err.Error(), "set the pooler's pool_mode to session") || strings.Contains(err.Error(), "\n"):
+				t.Errorf("it was opened: %v", err)
+			}
+		})
 	}
 }

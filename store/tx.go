@@ -221,12 +221,12 @@ func (p *statements) in(ctx context.Context, t *Tx, text string) (*sql.Stmt, err
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if stmt := p.of[text]; stmt != nil {
-		return t.local.Tx.StmtContext(ctx, stmt), nil
+		return t.local.StmtContext(ctx, stmt), nil
 	}
 	if !slices.Contains(p.wants, text) {
 		p.wants = append(p.wants, text)
 	}
-	return t.local.Tx.PrepareContext(ctx, text)
+	return t.local.Tx.PrepareContext(ctx, text) //nolint:sqlclosecheck // whoever runs it closes it
 }
 
 // prepare prepares what the last transactions wanted.

@@ -29,7 +29,7 @@ func TestLimitOfASlowRedis(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	t.Cleanup(func() { stop(); <-ended })
+	t.Cleanup(func() { stop(); _ = <-ended })
 	for !s.Ringing() {
 		select {
 		case err := <-ended:

@@ -184,14 +184,14 @@ func (w *Worker) renewOnce(ctx context.Context) error {
 	}
 	w.give(ctx, append(strange, w.holds.idle()...))
 	if missing := share - len(w.holds.all()); missing > 0 {
-		_, err = w.takeShards(ctx, missing)
+		err = w.takeShards(ctx, missing)
 	}
 	return err
 }
 
 // takeShards takes up to so many free shards. What waits there is found by a look; what is committed after that comes by the
 // stream.
-func (w *Worker) takeShards(ctx context.Context, limit int) (int, error) {
+func (w *Worker) takeShards(ctx context.Context, limit int) error {
 	began := time.Now()
 	taken, err := w.cfg.Hooks.TakeShards(ctx, w.replica, limit)
 	if err == nil {
@@ -200,7 +200,7 @@ func (w *Worker) takeShards(ctx context.Context, limit int) (int, error) {
 	if len(taken) > 0 {
 		w.order(everywhere)
 	}
-	return len(taken), err
+	return err
 }
 
 // keep renews the leases of what is still held, for the attempts in flight.

@@ -102,8 +102,7 @@ func (w *Worker) Prepare(ctx context.Context) error {
 	if w.holds.shared {
 		return nil
 	}
-	_, err := w.takeShards(ctx, hook.Shards)
-	return err
+	return w.takeShards(ctx, hook.Shards)
 }
 
 // Run delivers until ctx ends; then it begins nothing new, lets the attempts in flight end, for as long as Config.Drain,

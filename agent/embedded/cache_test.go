@@ -64,7 +64,8 @@ func TestTheCacheIsBoundedInBytes(t *testing.T) {
 func TestTheLargestAgentIsKept(t *testing.T) {
 	t.Parallel()
 	largest := &store.Agent{ID: "largest", Knowledge: []store.Knowledge{{Title: "tea", Text: strings.Repeat("tea ", 1<<18)}}}
-	if c := newCache(cacheBytes); c.index(largest) != c.index(largest) {
+	c := newCache(cacheBytes)
+	if first := c.index(largest); first != c.index(largest) {
 		t.Error("it was indexed twice")
 	}
 }

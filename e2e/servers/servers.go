@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -314,6 +315,45 @@ func startPostgres(t T, dir, program string, args ...string) *Postgres {
 	}
 	s.Up()
 	return &Postgres{s}
+}
+
+// PgBouncer starts one in front of a database of a Postgres, as its package configures it but for the mode, and returns the
+// database's URL by way of it.
+func PgBouncer(t T, database, mode string) string {
+	t.Helper()
+	program := Need(t, "pgbouncer", "/usr/sbin")
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{t: t, Addr: FreePort(t)}
+	_, port, _ := net.SplitHostPort(s.Addr)
+	dir, err := os.MkdirTemp("", "parley-pgbouncer") // t.TempDir's parent is closed to the user that it runs as
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	file := filepath.Join(dir, "pgbouncer.ini")
+	text := fmt.Sprintf("[databases]\n* = host=%s port=%s user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %s\nunix_socket_dir =\n"+
+		"auth_type = any\npool_mode = %s\ndefault_pool_size = 40\n", u.Hostname(), u.Port(), port, mode)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.make = func() *exec.Cmd {
+		cmd := exec.Command(program, "-q", file)
+		if os.Getuid() == 0 {
+			uid, gid := nobody(t)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+		}
+		return cmd
+	}
+	s.Up()
+	t.Cleanup(s.Kill)
+	u.Host = s.Addr
+	return u.String()
 }
 
 // nobody is the user without rights.

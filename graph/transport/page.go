@@ -77,7 +77,7 @@ func (g *group) makePage(p *page, from, until int64) {
 		ctx := graphql.WithOperationContext(graphql.StartOperationTrace(g.ctx), copyOf(g.op))
 		defer func() {
 			if v := recover(); v != nil {
-				presentPanic(ctx, g.exec, v)
+				_ = presentPanic(ctx, g.exec, v)
 			}
 		}()
 		_, reached = runner{exec: g.exec}.alone(ctx, copyOf(g.op), &course{instead: true, after: &cursor, bounded: true, until: until}, &made)

@@ -71,9 +71,10 @@ func readID(id string) (event, endpoint string, ok bool) {
 	if len(raw) == 32 {
 		return "evt_" + uuid.UUID(raw[:16]).String(), "whe_" + uuid.UUID(raw[16:]).String(), true
 	}
-	// An id of before is a UUID in letters, which decodes to anything.
-	event, endpoint, ok = strings.Cut(string(raw), "|")
-	return event, endpoint, ok && strings.HasPrefix(event, "evt_")
+	if !strings.HasPrefix(string(raw), "evt_") {
+		return "", "", false // an id of before, which may look like anything
+	}
+	return strings.Cut(string(raw), "|")
 }
 
 // Attempt is one try to deliver.

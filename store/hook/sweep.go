@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -186,7 +187,7 @@ func (h *Hooks) PruneOld(ctx context.Context, t *store.Tx, before store.Time) (m
 	}
 	var tests []*Delivery
 	err = t.NewRaw(`SELECT d.endpoint_id, d.seq, d.event_id, d.due FROM test_events AS v JOIN deliveries AS d ON d.business_id = v.business_id AND d.seq = v.seq AND d.event_id = v.id
-		WHERE v.id < ? AND d.due IS NULL ORDER BY v.id LIMIT ?`, store.FirstID("evt", before), prunedAtOnce).Scan(ctx, &tests)
+		WHERE v.id < ? AND d.due IS NULL ORDER BY v.id LIMIT ?`+strings.Replace(skip, "UPDATE", "UPDATE OF d", 1), store.FirstID("evt", before), prunedAtOnce).Scan(ctx, &tests)
 	if err != nil {
 		return false, fmt.Errorf("read old tests: %w", err)
 	}

@@ -5,6 +5,13 @@ ALTER TABLE deliveries RENAME TO deliveries_before;
 --bun:split
 ALTER TABLE attempts RENAME TO attempts_before;
 --bun:split
+-- A test stands behind the last event of before it: it had no number.
+UPDATE test_events SET seq = COALESCE((SELECT e.seq FROM events e WHERE e.business_id = test_events.business_id AND e.id < test_events.id ORDER BY e.id DESC LIMIT 1),
+    (SELECT b.pruned_seq FROM businesses b WHERE b.id = test_events.business_id), 0);
+--bun:split
+UPDATE deliveries_before SET seq = (SELECT v.seq FROM test_events v WHERE v.id = deliveries_before.event_id)
+    WHERE event_id IN (SELECT id FROM test_events);
+--bun:split
 CREATE TABLE deliveries (
     endpoint_id    TEXT NOT NULL,
     seq            BIGINT NOT NULL,
@@ -85,7 +92,8 @@ INSERT INTO wants (business_id, type, agent_id, endpoint_id, enabled, epoch)
 INSERT INTO deliveries (endpoint_id, seq, event_id, business_id, shard, type, lane, status, due, epoch, trigger_name, base, attempts, replay_id,
         created_at, updated_at, old_id)
     SELECT d.endpoint_id, d.seq, d.event_id, d.business_id, COALESCE(e.shard, 0),
-        COALESCE((SELECT v.type FROM events v WHERE v.id = d.event_id), (SELECT v.type FROM test_events v WHERE v.id = d.event_id), ''), d.lane, d.status,
+        COALESCE((SELECT v.type FROM events v WHERE v.id = d.event_id), (SELECT v.type FROM test_events v WHERE v.id = d.event_id), ''), d.lane,
+        CASE WHEN d.next_attempt_at IS NULL OR e.id IS NOT NULL OR d.status = 'delivered' THEN d.status WHEN d.attempts = 0 THEN 'skipped' ELSE 'failed' END,
         CASE WHEN d.next_attempt_at IS NULL OR e.id IS NULL THEN NULL WHEN d.attempts = 0 AND d.trigger_name = 'automatic' THEN 0
             WHEN d.leased THEN d.updated_at ELSE d.next_attempt_at END,
         CASE WHEN e.status = 'disabled' OR e.deleted_at IS NOT NULL THEN -1 ELSE 0 END,
