@@ -264,6 +264,9 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...Run
 		Size: 1024,
 		Read: func(t *Tx) {
 			sequence = 0
+			if s.remote() { // first: a statement that waits for another replica, which ends the run too, would not see that it has
+				t.Lock(LockSessions, *run.SessionID, `SELECT id FROM sessions WHERE id = $1 FOR UPDATE`, []any{*run.SessionID}, nil)
+			}
 			t.Lock(LockSessions, *run.SessionID, `UPDATE sessions SET last_sequence = last_sequence + 1,
 				locked_until = CASE WHEN run_id = $1 THEN NULL ELSE locked_until END, run_id = CASE WHEN run_id = $1 THEN NULL ELSE run_id END
 				WHERE id = $2 AND EXISTS (SELECT 1 FROM runs WHERE id = $1 AND status = 'running' AND fence = $3) RETURNING last_sequence`,
