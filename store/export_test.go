@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"strings"
 	"time"
 
@@ -136,4 +137,36 @@ func (s *Store) WaitForReads(ctx context.Context, business string, n int) {
 func (s *Store) UsageMark(ctx context.Context) (id string, err error) {
 	err = s.read.NewRaw("SELECT id FROM usage_marks WHERE kind = 'run'").Scan(ctx, &id)
 	return id, err
+}
+
+// BatchPlans are the plans of the statements that stay prepared on the connections of the batchers, by their text.
+func (s *Store) BatchPlans(ctx context.Context) (map[string]string, error) {
+	plans := map[string]string{}
+	for _, b := range []*batcher{s.batcher, s.aside} {
+		conn, err := b.pool.Conn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var statements []struct {
+			Name      string `bun:"name"`
+			Statement string `bun:"statement"`
+			Arguments int    `bun:"arguments"`
+		}
+		err = conn.NewRaw("SELECT name, statement, cardinality(parameter_types) AS arguments FROM pg_prepared_statements").Scan(ctx, &statements)
+		for _, p := range statements {
+			var plan []string
+			if err == nil {
+				execute := "EXPLAIN (COSTS OFF) EXECUTE " + p.Name
+				if p.Arguments > 0 {
+					execute += "(" + strings.TrimSuffix(strings.Repeat("NULL, ", p.Arguments), ", ") + ")"
+				}
+				err = conn.NewRaw(execute).Scan(ctx, &plan)
+			}
+			plans[p.Statement] = strings.Join(plan, "\n")
+		}
+		if err := errors.Join(err, conn.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return plans, nil
 }

@@ -2,11 +2,15 @@ package store_test
 
 import (
 	"context"
+	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"parley/e2e/servers"
 	"parley/egress"
 	"parley/store"
 	"parley/store/hook"
@@ -182,4 +186,203 @@ func readsWholly(plan string) bool {
 		}
 	}
 	return false
+}
+
+// TestDeliveriesOfEndpointsAreReadAtOnce shows that the number of statements does not grow with that of the endpoints.
+func TestDeliveriesOfEndpointsAreReadAtOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		h, v := hook.New(hook.Config{Store: s, NewSecret: egress.NewSecret}), newBusiness(t, s)
+		var ids []string
+		for range 5 {
+			p, _, err := h.CreateEndpoint(t.Context(), v, hook.EndpointInput{URL: ptr("https://example.com"), Events: []store.EventType{store.MessageCreated}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, p.ID)
+		}
+		for range 4 {
+			finish(t, s, begin(t, s, v, ""))
+		}
+		statements := 0
+		s.Reads(func(string) { statements++ })
+		ids = append(ids, ids[0]) // asked for twice
+		of, err := h.DeliveriesOf(t.Context(), v.BusinessID, ids, nil, store.PageInput{First: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if statements != 1 {
+			t.Errorf("%d statements", statements)
+		}
+		for _, id := range ids {
+			alone, err := h.Deliveries(t.Context(), v.BusinessID, hook.DeliveryFilter{EndpointID: &id}, store.PageInput{First: 3})
+			if err != nil || len(alone.Edges) != 3 || !alone.PageInfo.HasNextPage {
+				t.Fatalf("%+v, %v", alone, err)
+			}
+			if len(of[id].Edges) != 3 || of[id].PageInfo.HasNextPage != alone.PageInfo.HasNextPage {
+				t.Fatalf("of %s: %+v", id, of[id])
+			}
+			for i, e := range alone.Edges {
+				if of[id].Edges[i].Cursor != e.Cursor || of[id].Edges[i].Node.ID() != e.Node.ID() {
+					t.Errorf("edge %d of %s differs", i, id)
+				}
+			}
+		}
+	})
+}
+
+// TestReplayReadsLittle: of a long history a replay reads what is of its time, and few events in one reading, though there is
+// almost nothing for its endpoint.
+func TestReplayReadsLittle(t *testing.T) {
+	onBoth(t, func(t *testing.T, open opener) {
+		s := open(t, nil)
+		h, v := hook.New(hook.Config{Store: s, NewSecret: egress.NewSecret}), newBusiness(t, s)
+		p, _, err := h.CreateEndpoint(t.Context(), v, hook.EndpointInput{URL: ptr("https://example.com"), Events: []store.EventType{store.RunFinished}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		holds, err := h.TakeShards(t.Context(), "replica", hook.Shards)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold := holds[slices.IndexFunc(holds, func(x hook.Hold) bool { return x.Shard == p.Shard })]
+		const n, days = 20_000, 10
+		if err := s.LongAgo(t.Context(), v.BusinessID, n, days*24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		finish(t, s, begin(t, s, v, ""))
+		jobs, err := h.Next(t.Context(), p.Shard, p.ID, 0, 10)
+		if err != nil || len(jobs) != 1 {
+			t.Fatalf("%d wait, %v", len(jobs), err)
+		}
+		_, err = h.Record(t.Context(), []*hook.Outcome{{
+			Job: jobs[0], Hold: hold, Status: store.Delivered, Attempt: &hook.Attempt{Number: 1, Trigger: store.TriggerAutomatic, StartedAt: s.Now()},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		walked := regexp.MustCompile(`e\.seq > (\d+)\D+ e\.seq <= (\d+)`)
+		type span struct{ after, until int }
+		var spans []span
+		s.Reads(func(query string) {
+			if found := walked.FindStringSubmatch(query); found != nil {
+				after, _ := strconv.Atoi(found[1])
+				until, _ := strconv.Atoi(found[2])
+				spans = append(spans, span{after, until})
+			}
+		})
+		replay := func(since, until int) *hook.Replay { // days ago
+			t.Helper()
+			spans = nil
+			in := hook.ReplayInput{EndpointID: p.ID, Since: store.Now().Add(-time.Duration(since) * 24 * time.Hour), FailedOnly: ptr(false)}
+			if until > 0 {
+				in.Until = ptr(store.Now().Add(-time.Duration(until) * 24 * time.Hour))
+			}
+			r, err := h.ReplayEvents(t.Context(), v, in)
+			if err != nil || len(spans) != 1 {
+				t.Fatalf("%v after %v", err, spans)
+			}
+			return r
+		}
+		const day, hour = n / days, n / days / 24
+		if r := replay(7, 5); r.Total != 0 || spans[0].after < 3*day-2*hour || spans[0].until > 5*day+2*hour {
+			t.Errorf("of the days 3 to 5, the events %+v were counted: %+v", spans[0], r)
+		}
+		if r := replay(9, 0); r.Total != 1 || spans[0].after < day-2*hour || spans[0].after > day {
+			t.Errorf("since the first day, the events %+v were counted: %+v", spans[0], r)
+		}
+		spans = nil
+		due, err := h.AdvanceReplays(t.Context(), []hook.Hold{hold}, 32)
+		if err != nil || len(due) != 1 || len(spans) < 4 {
+			t.Errorf("due are %v, %v, after %v", due, err, spans)
+		}
+		for _, s := range spans {
+			if s.until-s.after > 5_000 {
+				t.Errorf("the events %+v were read at once", s)
+			}
+		}
+	})
+}
+
+// TestBatchesGoByKeys: the statements that stay prepared on PostgreSQL, whose plans were made when there was next to nothing, go by
+// keys: they read no table, and no index of one, as a whole.
+func TestBatchesGoByKeys(t *testing.T) {
+	t.Parallel()
+	url := servers.Database(t)
+	s := open(t, func(c *store.Config) { c.URL = url })
+	h, v := hook.New(hook.Config{Store: s, NewSecret: egress.NewSecret}), newBusiness(t, s)
+	p, _, err := h.CreateEndpoint(t.Context(), v, hook.EndpointInput{URL: ptr("https://example.com"), Events: store.EventTypes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds, err := h.TakeShards(t.Context(), "replica", hook.Shards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := holds[slices.IndexFunc(holds, func(x hook.Hold) bool { return x.Shard == p.Shard })]
+	session := ""
+	for i := range 3 {
+		in := keyed(v, session, fmt.Sprint("key ", i), "hash")
+		turn, err := s.BeginTurn(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if session = turn.SessionID; i == 1 {
+			err = s.FailTurn(t.Context(), turn.Run, store.RunInterrupted)
+		} else {
+			_, err = s.FinishTurn(t.Context(), turn, "Hi")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.StandInLine(t.Context(), &store.Ticket{SessionID: session, BusinessID: v.BusinessID, AgentID: "demo"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.SendTest(t.Context(), v, p.ID, store.CallEnded); err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := h.Next(t.Context(), p.Shard, p.ID, 0, 10)
+	if err != nil || len(jobs) != 8 {
+		t.Fatal(len(jobs), err)
+	}
+	for i, j := range jobs {
+		o := &hook.Outcome{Job: j, Hold: hold, Status: store.Delivered, Attempt: &hook.Attempt{Number: 1, Trigger: j.Trigger, StartedAt: s.Now()}}
+		if i%2 == 0 {
+			o.Status, o.Next, o.Attempt.Error = store.Retrying, ptr(s.Now()), ptr("http_500")
+		}
+		if i == 1 {
+			o.Status, o.Attempt.Error = store.Failed, ptr("http_500")
+		}
+		if _, err := h.Record(t.Context(), []*hook.Outcome{o}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	due, err := h.Due(t.Context(), p.Shard, p.ID, s.Now(), 10)
+	if err != nil || len(due) == 0 {
+		t.Fatal(len(due), err)
+	}
+	if _, err := h.Record(t.Context(), []*hook.Outcome{{
+		Job: due[0], Hold: hold, Status: store.Failed, Attempt: &hook.Attempt{Number: due[0].Attempts + 1, Trigger: due[0].Trigger, StartedAt: s.Now(), Error: ptr("gone")},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.ReplayEvents(t.Context(), v, hook.ReplayInput{EndpointID: p.ID, FailedOnly: ptr(false)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.AdvanceReplays(t.Context(), holds, 10); err != nil {
+		t.Fatal(err)
+	}
+	plans, err := s.BatchPlans(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plans) < 20 {
+		t.Errorf("%d statements", len(plans))
+	}
+	for text, plan := range plans {
+		if readsWholly(plan) {
+			t.Errorf("%s\n%s", text, plan)
+		}
+	}
 }

@@ -269,7 +269,7 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...Run
 			}
 			t.Lock(LockSessions, *run.SessionID, `UPDATE sessions SET last_sequence = last_sequence + 1,
 				locked_until = CASE WHEN run_id = $1 THEN NULL ELSE locked_until END, run_id = CASE WHEN run_id = $1 THEN NULL ELSE run_id END
-				WHERE id = $2 AND EXISTS (SELECT 1 FROM runs WHERE id = $1 AND status = 'running' AND fence = $3) RETURNING last_sequence`,
+				WHERE id = $2 AND EXISTS (SELECT 1 FROM runs WHERE id = $1 AND finished_at IS NULL AND fence = $3) RETURNING last_sequence`,
 				[]any{run.ID, *run.SessionID, run.Fence}, func(scan func(...any) error) error { return scan(&sequence) })
 			t.Expect(run.kind(RunFailed))
 		},
