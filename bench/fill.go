@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -35,15 +36,28 @@ var ofChat = []table{
 		"id": "{id:id}", "business_id": "{own:business_id}", "session_id": "{id:session_id}", "message_id": "{id:message_id}",
 		"reply_id": "{id:reply_id}", "started_at": "{at:started_at}", "finished_at": "{at:finished_at}",
 	}},
-	{"attempts", "delivery_id IN (SELECT id FROM deliveries WHERE lane = {session})", map[string]string{"delivery_id": "{id:delivery_id}"}},
-	{"deliveries", "lane = {session}", map[string]string{
-		"id": "{id:id}", "business_id": "{own:business_id}", "endpoint_id": "{own:endpoint_id}", "event_id": "{id:event_id}", "lane": "{id:lane}",
-		"seq": "seq + {seq}", "created_at": "{at:created_at}", "updated_at": "{at:updated_at}",
-	}},
 	{"events", "session_id = {session}", map[string]string{
 		"id": "{id:id}", "business_id": "{own:business_id}", "session_id": "{id:session_id}", "seq": "seq + {seq}", "timestamp": "{at:timestamp}",
 		"body": "replace(replace(body, id, {id:id}), session_id, {id:session_id})",
 	}},
+}
+
+// ofDeliveries are the rows of a chat's deliveries, in the version that is measured: before a delivery was one row it had an id.
+func ofDeliveries(hasID bool) []table {
+	key := map[string]string{"endpoint_id": "{own:endpoint_id}", "event_id": "{id:event_id}", "seq": "seq + {seq}"}
+	of := map[string]string{"business_id": "{own:business_id}", "lane": "{id:lane}", "created_at": "{at:created_at}", "updated_at": "{at:updated_at}"}
+	maps.Copy(of, key)
+	if hasID {
+		of["id"] = "{id:id}"
+		return []table{
+			{"attempts", "delivery_id IN (SELECT id FROM deliveries WHERE lane = {session})", map[string]string{"delivery_id": "{id:delivery_id}"}},
+			{"deliveries", "lane = {session}", of},
+		}
+	}
+	return []table{
+		{"attempts", "event_id IN (SELECT event_id FROM deliveries WHERE lane = {session})", key},
+		{"deliveries", "lane = {session}", of},
+	}
 }
 
 const templates = "(SELECT business_id FROM sessions WHERE id = {session})"
@@ -70,6 +84,7 @@ type filler struct {
 	from     time.Time // the first chat's instant
 	each     int64     // microseconds from a chat to the next
 	own      bool      // each copy is for a business of its own
+	chat     []table
 }
 
 func (s *server) filler(ctx context.Context, template string, n int, own bool) (f *filler, err error) {
@@ -82,10 +97,13 @@ func (s *server) filler(ctx context.Context, template string, n int, own bool) (
 	} else {
 		f.DB, err = sql.Open("sqlite", "file:"+s.database+"?_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_pragma=cache_size(-65536)")
 	}
-	if err == nil {
-		f.SetMaxOpenConns(1)
+	if err != nil {
+		return nil, err
 	}
-	return f, err
+	f.SetMaxOpenConns(1)
+	_, old := f.ExecContext(ctx, "SELECT id FROM deliveries WHERE 1 = 0")
+	f.chat = append(ofDeliveries(old == nil), ofChat...)
+	return f, nil
 }
 
 // fillEvents makes so many copies of the template's chat. What there is becomes as old as the first of them.
@@ -95,7 +113,7 @@ func (s *server) fillEvents(ctx context.Context, template string, chats int) err
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	for _, t := range ofChat {
+	for _, t := range f.chat {
 		var set []string
 		for column, value := range t.set {
 			if column != "seq" {
@@ -111,7 +129,7 @@ func (s *server) fillEvents(ctx context.Context, template string, chats int) err
 		return fmt.Errorf("find the template: %w", err)
 	}
 	// The template is the business's last chat.
-	return errors.Join(f.copies(ofChat, chats), f.finish(fmt.Sprintf("UPDATE businesses SET seq = seq + %d", perChat*chats)))
+	return errors.Join(f.copies(f.chat, chats), f.finish(fmt.Sprintf("UPDATE businesses SET seq = seq + %d", perChat*chats)))
 }
 
 // fillBusinesses makes so many businesses like the one that there is, with one chat each.
@@ -121,7 +139,7 @@ func (s *server) fillBusinesses(ctx context.Context, template string, n int) err
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	return errors.Join(f.copies(slices.Concat(ofBusiness, ofChat), n), f.finish())
+	return errors.Join(f.copies(slices.Concat(ofBusiness, f.chat), n), f.finish())
 }
 
 // copies copies the template's rows so many times.

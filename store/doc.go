@@ -4,7 +4,7 @@
 // another. Its backend calls with a Credential (an API key, which may chat, or an access token with a scope). It runs
 // Agents. A chat is a Session with an agent: turn by turn a Message comes in, a Run of the agent answers it, and a Message
 // goes out. Whatever happens is an Event: one JSON document, made once, kept as the very bytes that every receiver gets.
-// An Endpoint is a webhook URL that takes some types of event; each event makes one Delivery for each endpoint that wants
+// An endpoint is a webhook URL that takes some types of event; each event makes one delivery for each endpoint that wants
 // it, and a delivery is tried in Attempts.
 //
 // # SQL is the truth
@@ -20,7 +20,7 @@
 //
 // # One writer
 //
-// Every write of the running server goes through the commit batcher (batch.go): waiting writes share one transaction, and
+// What chats, deliveries and the API's mutations write goes through the commit batcher (commit.go): waiting writes share one transaction, and
 // so one fsync. A write says what it needs in a function of the transaction; it must refuse before it changes anything,
 // because a refused write shares its transaction with others. After the commit, Config.Committed is told of the events:
 // that is the bell which the stream package rings, and nothing is lost if it does not ring.
