@@ -27,7 +27,7 @@ import (
 )
 
 // patience is how long anything may take before a story is given up: a backstop, never a measure.
-const patience = 30 * time.Second
+const patience = 120 * time.Second
 
 // binary is the server under test.
 var binary string
