@@ -246,7 +246,7 @@ func TestManyTests(t *testing.T) {
 		})
 	}
 	t.Logf("%d chats and their events in %v, as many tests in %v", windows*n, events.Round(10*time.Millisecond), tests.Round(10*time.Millisecond))
-	if tests > 3*events { // what is told apart is one way for all from a claim twice a second, which took ten times as long
+	if tests > events {
 		t.Errorf("%d chats and their events took %v, as many tests %v", windows*n, events, tests)
 	}
 }

@@ -70,7 +70,7 @@ func AsError(err error) (*Error, bool) {
 	if errors.As(err, &e) {
 		return e, true
 	}
-	if err != nil && (lost(err) || full(err)) {
+	if pg := pgError(err); err != nil && (lostOf(err, pg) || full(err, pg)) {
 		away := *ErrUnavailable
 		away.cause = err
 		return &away, true

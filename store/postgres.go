@@ -208,9 +208,8 @@ func endAtStandby(ctx context.Context, conn *pgx.Conn, err error) error {
 }
 
 // full says whether the database has no room left: PostgreSQL's class 53 is of all resources that can run out.
-func full(err error) bool {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+func full(err error, pg *pgconn.PgError) bool {
+	if pg != nil {
 		return strings.HasPrefix(pg.Code, "53")
 	}
 	var lite *sqlite.Error
@@ -218,9 +217,16 @@ func full(err error) bool {
 }
 
 // lost says whether err tells of a lost connection, rather than being the database's own word on a statement.
-func lost(err error) bool {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+func lost(err error) bool { return lostOf(err, pgError(err)) }
+
+// pgError is PostgreSQL's own word in an error, if there is one.
+func pgError(err error) (pg *pgconn.PgError) {
+	_ = errors.As(err, &pg)
+	return pg
+}
+
+func lostOf(err error, pg *pgconn.PgError) bool {
+	if pg != nil {
 		return pg.Severity == "FATAL" || pg.Severity == "PANIC" || pg.Code == "25006" ||
 			strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P") // connection exceptions, shutdown
 	}
