@@ -226,6 +226,12 @@ func (r *receiver) got() []request {
 	return slices.Clone(r.requests)
 }
 
+func (r *receiver) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.requests)
+}
+
 func TestDeliveryIsSignedAndExact(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		w := newWorldOn(t, url, nil)
