@@ -80,8 +80,7 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 				ExpiresAt: t.Now.Add(s.cfg.SessionTTL), RunID: &runID, Fence: 1, LockedUntil: &until, CreatedAt: t.Now,
 			}
 			version = 0
-			t.Lock(lockKeys, "", `SELECT version FROM agents WHERE business_id = $1 AND id = $2 AND deleted_at IS NULL`, []any{in.BusinessID, in.AgentID},
-				func(scan func(...any) error) error { return scan(&version) })
+			t.Bulk(lockKeys, "", versionBulk, []any{in.BusinessID, in.AgentID}, func(scan func(...any) error) error { return scan(&version) })
 			in.Key.take(t, in.BusinessID, runID, &taken)
 			if locked = fresh; !fresh {
 				lock.take(t, cmp.Or(in.Place, lastInLine), in.Key, in.Version, &locked)
@@ -143,14 +142,23 @@ func (in *TurnInput) stale(version int64) error {
 	return ErrAgentChanged
 }
 
-// lockSessionSQL locks a session for a turn, unless another one has it, stands in line before the turn, the turn's key was
-// not taken, or its agent has changed.
-const lockSessionSQL = `UPDATE sessions SET run_id = $1, fence = fence + 1, locked_until = $2, last_sequence = last_sequence + 1, expires_at = $3
-	WHERE id = $4 AND business_id = $5 AND agent_id = $6 AND channel = $7 AND expires_at > $8 AND (run_id IS NULL OR locked_until < $8)
-	AND NOT EXISTS (SELECT 1 FROM session_line WHERE session_id = sessions.id AND ticket < $9 AND alive_until > $8)
-	AND ($10 = '' OR EXISTS (SELECT 1 FROM idempotency_keys WHERE business_id = $5 AND key = $10 AND run_id = $1))
-	AND ($11 = CAST(0 AS BIGINT) OR EXISTS (SELECT 1 FROM agents WHERE business_id = $5 AND id = $6 AND version = $11 AND deleted_at IS NULL))
-	RETURNING fence, last_sequence`
+var versionBulk = NewBulk(`SELECT new.row, a.version FROM agents AS a, {rows}
+	WHERE a.business_id = new.business_id AND a.id = new.agent_id AND a.deleted_at IS NULL`, Column{"business_id", "text"}, Column{"agent_id", "text"})
+
+// lockBulk locks sessions for turns, each unless another turn has it, stands in line before this one, the turn's key was not
+// taken, or its agent has changed. Its subqueries are scalars: PostgreSQL hashes no table for them.
+var lockBulk = NewBulk(`UPDATE sessions SET run_id = new.run_id, fence = sessions.fence + 1, locked_until = new.locked_until,
+		last_sequence = sessions.last_sequence + 1, expires_at = new.expires_at
+	FROM {rows} WHERE sessions.id = new.id AND sessions.business_id = new.business_id AND sessions.agent_id = new.agent_id
+	AND sessions.channel = new.channel AND sessions.expires_at > new.now AND (sessions.run_id IS NULL OR sessions.locked_until < new.now)
+	AND (SELECT MIN(l.ticket) FROM session_line AS l WHERE l.session_id = sessions.id AND l.ticket < new.place AND l.alive_until > new.now) IS NULL
+	AND (new.key = '' OR (SELECT k.run_id FROM idempotency_keys AS k WHERE k.business_id = new.business_id AND k.key = new.key) = new.run_id)
+	AND (new.version = 0 OR (SELECT a.version FROM agents AS a WHERE a.business_id = new.business_id AND a.id = new.agent_id
+		AND a.deleted_at IS NULL) = new.version)
+	RETURNING new.row, fence, last_sequence`,
+	Column{"id", "text"}, Column{"business_id", "text"}, Column{"agent_id", "text"}, Column{"channel", "text"}, Column{"run_id", "text"},
+	Column{"locked_until", "bigint"}, Column{"expires_at", "bigint"}, Column{"now", "bigint"}, Column{"place", "text"}, Column{"key", "text"},
+	Column{"version", "bigint"})
 
 // take queues the lock of an existing session. Whoever stands in line before the place goes first.
 func (lock *Session) take(t *Tx, place string, key *IdempotencyKey, version int64, locked *bool) {
@@ -158,8 +166,8 @@ func (lock *Session) take(t *Tx, place string, key *IdempotencyKey, version int6
 	if key != nil {
 		named = key.Key
 	}
-	t.Lock(LockSessions, lock.ID, lockSessionSQL, []any{
-		*lock.RunID, int64(*lock.LockedUntil), int64(lock.ExpiresAt), lock.ID, lock.BusinessID, lock.AgentID, string(lock.Channel), int64(t.Now),
+	t.Bulk(LockSessions, lock.ID, lockBulk, []any{
+		lock.ID, lock.BusinessID, lock.AgentID, string(lock.Channel), *lock.RunID, int64(*lock.LockedUntil), int64(lock.ExpiresAt), int64(t.Now),
 		place, named, version,
 	}, func(scan func(...any) error) error {
 		*locked = true
@@ -186,12 +194,16 @@ func (lock *Session) refusal(ctx context.Context, t *Tx) error {
 }
 
 // KeepTurns prolongs the hold of turns on their sessions, while they run.
-func (s *Store) KeepTurns(_ context.Context, runs []string, lease time.Duration) error {
-	return s.Change(64*len(runs), func(ctx context.Context, t *Tx) error {
-		_, err := t.NewRaw("UPDATE sessions SET locked_until = ? WHERE id IN (SELECT session_id FROM runs WHERE id IN (?)) AND run_id IN (?)",
-			t.Now.Add(lease), bun.List(runs), bun.List(runs)).Exec(ctx)
+func (s *Store) KeepTurns(ctx context.Context, runs []string, lease time.Duration) error {
+	return s.InTx(ctx, func(ctx context.Context, t *Tx) error {
+		var sessions []string
+		err := t.NewRaw("SELECT id FROM sessions WHERE id IN (SELECT session_id FROM runs WHERE id IN (?)) AND run_id IN (?) ORDER BY id"+
+			s.Locking("NO KEY UPDATE"), bun.List(runs), bun.List(runs)).Scan(ctx, &sessions)
+		if err == nil && len(sessions) > 0 {
+			_, err = t.NewRaw("UPDATE sessions SET locked_until = ? WHERE id IN (?)", t.Now.Add(lease), bun.List(sessions)).Exec(ctx)
+		}
 		if err == nil {
-			_, err = t.NewRaw("UPDATE runs SET owned_until = ? WHERE id IN (?) AND status = ?", t.Now.Add(lease), bun.List(runs), RunRunning).Exec(ctx)
+			_, err = t.NewRaw("UPDATE runs SET owned_until = ? WHERE id IN (?) AND finished_at IS NULL", t.Now.Add(lease), bun.List(runs)).Exec(ctx)
 		}
 		if err != nil {
 			return fmt.Errorf("keep %d turns: %w", len(runs), err)
@@ -202,6 +214,10 @@ func (s *Store) KeepTurns(_ context.Context, runs []string, lease time.Duration)
 
 // errTurnLost says that a turn no longer holds its session: it ran out of time, and was ended by another hand.
 var errTurnLost = refuse(CodeModelTimeout, "model_timeout", "the turn took too long and was ended")
+
+var unlockBulk = NewBulk(`UPDATE sessions SET run_id = NULL, locked_until = NULL, last_sequence = sessions.last_sequence + 2, expires_at = new.expires_at
+	FROM {rows} WHERE sessions.id = new.id AND sessions.run_id = new.run_id AND sessions.fence = new.fence RETURNING new.row, last_sequence`,
+	Column{"id", "text"}, Column{"run_id", "text"}, Column{"fence", "bigint"}, Column{"expires_at", "bigint"})
 
 // FinishTurn stores the reply and the end of the run, with their events, and unlocks the session: the second commit. The
 // fence decides: a turn whose session was taken over changes nothing. The last step's model is the run's, and its usage the
@@ -220,9 +236,7 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...
 		Size: size,
 		Read: func(t *Tx) {
 			sequence = 0
-			t.Lock(LockSessions, turn.SessionID, `UPDATE sessions SET run_id = NULL, locked_until = NULL, last_sequence = last_sequence + 2, expires_at = $1
-				WHERE id = $2 AND run_id = $3 AND fence = $4 RETURNING last_sequence`,
-				[]any{int64(t.Now.Add(s.cfg.SessionTTL)), turn.SessionID, turn.Run.ID, turn.Run.Fence},
+			t.Bulk(LockSessions, turn.SessionID, unlockBulk, []any{turn.SessionID, turn.Run.ID, turn.Run.Fence, int64(t.Now.Add(s.cfg.SessionTTL))},
 				func(scan func(...any) error) error { return scan(&sequence) })
 			t.Expect(turn.Run.kind(MessageCreated), turn.Run.kind(RunFinished))
 		},
@@ -297,11 +311,29 @@ func (s *Store) writeEnd(t *Tx, r *Run) error {
 	if err != nil {
 		return err
 	}
-	t.Exec(`UPDATE runs SET status = $1, model = $2, input_tokens = $3, output_tokens = $4, usage_source = $5, cost = $6, error_class = $7,
-		steps = $8, reply_id = $9, finished_at = $10 WHERE id = $11 AND fence = $12 AND finished_at IS NULL`,
-		string(r.Status), r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), s.cost(r.Steps), r.ErrorClass,
-		string(steps), r.ReplyID, int64(*r.FinishedAt), r.ID, r.Fence)
+	var cost, class, reply any
+	if c := s.cost(r.Steps); c != nil {
+		cost = *c
+	}
+	if r.ErrorClass != nil {
+		class = *r.ErrorClass
+	}
+	if r.ReplyID != nil {
+		reply = *r.ReplyID
+	}
+	t.Bulk(ReadOnly, r.ID, endRunBulk, []any{
+		r.ID, r.Fence, string(r.Status), r.Model, int64(r.InputTokens), int64(r.OutputTokens), string(r.Source), cost, class, string(steps), reply,
+		int64(*r.FinishedAt),
+	}, nil)
 	return nil
 }
+
+var endRunBulk = NewBulk(`UPDATE runs SET status = new.status, model = new.model, input_tokens = new.input_tokens, output_tokens = new.output_tokens,
+		usage_source = new.usage_source, cost = new.cost, error_class = new.error_class, steps = new.steps, reply_id = new.reply_id,
+		finished_at = new.finished_at
+	FROM {rows} WHERE runs.id = new.id AND runs.fence = new.fence AND runs.finished_at IS NULL`,
+	Column{"id", "text"}, Column{"fence", "bigint"}, Column{"status", "text"}, Column{"model", "text"}, Column{"input_tokens", "bigint"},
+	Column{"output_tokens", "bigint"}, Column{"usage_source", "text"}, Column{"cost", "bigint"}, Column{"error_class", "text"}, Column{"steps", "text"},
+	Column{"reply_id", "text"}, Column{"finished_at", "bigint"})
 
 func (r *Run) kind(of EventType) EventKind { return EventKind{r.BusinessID, r.AgentID, of} }

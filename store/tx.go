@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -50,6 +49,8 @@ type query struct {
 	args []any
 	row  func(scan func(...any) error) error // nil: it returns nothing
 	done func(changed int64)                 // nil: how many rows it changed is not asked
+	bulk *Bulk                               // not nil: it is one of its rows
+	of   []*query                            // the rows that it tells apart
 }
 
 // rank is the order in which locks are taken, in every transaction alike: so no two wait for each other.
@@ -65,7 +66,7 @@ const (
 	LockEndpoints
 	LockDeliveries
 	lockBusinesses
-	readOnly
+	ReadOnly
 )
 
 // ForUpdate is a query of rows that the transaction is about to change: it locks them, where there are other writers.
@@ -93,17 +94,17 @@ func (t *Tx) Lock(r rank, key, text string, args []any, row func(scan func(...an
 
 // Read queues a query, and tells row each of its rows.
 func (t *Tx) Read(text string, args []any, row func(scan func(...any) error) error) {
-	t.Lock(readOnly, "", text, args, row)
+	t.Lock(ReadOnly, "", text, args, row)
 }
 
 // Exec queues a statement.
 func (t *Tx) Exec(text string, args ...any) {
-	t.queue = append(t.queue, &query{rank: readOnly, text: text, args: args})
+	t.queue = append(t.queue, &query{rank: ReadOnly, text: text, args: args})
 }
 
 // ExecCount is Exec, and tells done how many rows it changed: known when the transaction is committed.
 func (t *Tx) ExecCount(text string, args []any, done func(changed int64)) {
-	t.queue = append(t.queue, &query{rank: readOnly, text: text, args: args, done: done})
+	t.queue = append(t.queue, &query{rank: ReadOnly, text: text, args: args, done: done})
 }
 
 // begin begins a batch's transaction. On PostgreSQL nothing is sent yet.
@@ -133,7 +134,7 @@ func (p *pool) begin(ctx context.Context, s *Store) (*Tx, error) {
 func (t *Tx) Send(ctx context.Context) error {
 	queue := t.queue
 	t.queue = nil
-	slices.SortStableFunc(queue, func(a, b *query) int { return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.key, b.key)) })
+	queue = merged(queue)
 	t.begun = true
 	if len(queue) == 0 {
 		return nil
@@ -163,6 +164,8 @@ func sendBatch(ctx context.Context, conn *pgx.Conn, queue []*query) error {
 		}
 		queued := batch.Queue(q.text, q.args...)
 		switch {
+		case q.of != nil:
+			queued.Query(func(rows pgx.Rows) error { return tell(rows, q.of) })
 		case q.row != nil:
 			queued.Query(func(rows pgx.Rows) error {
 				defer rows.Close()
@@ -331,22 +334,10 @@ func (t *Tx) readForEvents(ctx context.Context) (deliveries func([]*Event) error
 	}
 	if len(t.kinds) > 0 {
 		t.sequences = map[string]int64{}
-		lock := ""
-		if t.remote {
-			lock = " FOR NO KEY UPDATE"
-		}
 		for k := range t.kinds {
-			if _, known := t.sequences[k.BusinessID]; known {
-				continue
-			}
 			t.sequences[k.BusinessID] = -1
-			t.Lock(lockBusinesses, k.BusinessID, `SELECT seq FROM businesses WHERE id = $1`+lock, []any{k.BusinessID}, func(scan func(...any) error) error {
-				var seq int64
-				err := scan(&seq)
-				t.sequences[k.BusinessID] = seq
-				return err
-			})
 		}
+		t.lockSequences(slices.Sorted(maps.Keys(t.sequences)))
 		if t.s.outbox != nil {
 			deliveries = t.s.outbox.DeliveriesFor(t, slices.SortedFunc(maps.Keys(t.kinds), EventKind.compare))
 		}
@@ -359,6 +350,24 @@ func (t *Tx) readForEvents(ctx context.Context) (deliveries func([]*Event) error
 		return nil, err
 	}
 	return deliveries, nil
+}
+
+// lockSequences queues the lock of some businesses, and the reading of their last numbers.
+func (t *Tx) lockSequences(businesses []string) {
+	read := func(scan func(...any) error) error {
+		var business string
+		var seq int64
+		err := scan(&business, &seq)
+		t.sequences[business] = seq
+		return err
+	}
+	if t.remote {
+		t.Lock(lockBusinesses, "", `SELECT id, seq FROM businesses WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`, []any{businesses}, read)
+		return
+	}
+	for _, b := range businesses {
+		t.Lock(lockBusinesses, b, `SELECT id, seq FROM businesses WHERE id = $1`, []any{b}, read)
+	}
 }
 
 // addEvents numbers the transaction's events, which keep the order in which they were added, and adds their rows and deliveries.
@@ -379,7 +388,7 @@ func (t *Tx) addEvents(deliveries func([]*Event) error) error {
 		t.sequences[e.BusinessID], changed[e.BusinessID] = e.Seq, true
 	}
 	for _, business := range slices.Sorted(maps.Keys(changed)) {
-		t.Exec(`UPDATE businesses SET seq = $1 WHERE id = $2`, t.sequences[business], business)
+		t.Bulk(ReadOnly, business, sequencesBulk, []any{business, t.sequences[business]}, nil)
 	}
 	Insert(t, t.events...)
 	if deliveries == nil {
@@ -387,6 +396,8 @@ func (t *Tx) addEvents(deliveries func([]*Event) error) error {
 	}
 	return deliveries(t.events)
 }
+
+var sequencesBulk = NewBulk(`UPDATE businesses SET seq = new.seq FROM {rows} WHERE businesses.id = new.id`, Column{"id", "text"}, Column{"seq", "bigint"})
 
 // InTx runs a transaction of its own beside the batcher's, and repeats it where the database rolled it back for the sake of
 // another one. What locks many rows belongs here: in a batch it would hold them while other writes wait for theirs.

@@ -84,7 +84,6 @@ func newRecord(h *Hooks, t *store.Tx, outcomes []*Outcome) *record {
 		share, update = " FOR KEY SHARE", " FOR NO KEY UPDATE"
 	}
 	replays := map[string]bool{}
-	rows, of := map[*store.Bulk][][]any{}, map[*store.Bulk][]int{}
 	for i, o := range outcomes {
 		if _, asked := r.held[o.Hold]; !asked {
 			r.held[o.Hold] = false
@@ -111,13 +110,9 @@ func newRecord(h *Hooks, t *store.Tx, outcomes []*Outcome) *record {
 			t.Lock(store.LockEndpoints, "~"+*id, `SELECT id FROM replays WHERE id = $1`+update, []any{*id},
 				func(scan func(...any) error) error { var id string; return scan(&id) })
 		}
-		form := o.form()
-		rows[form] = append(rows[form], o.row(t.Now))
-		of[form] = append(of[form], i)
-	}
-	for form, rows := range rows {
-		t.LockBulk(store.LockDeliveries, form, rows, func(i int, attempts int64) {
-			r.settled[of[form][i]], r.numbers[of[form][i]] = true, attempts
+		t.Bulk(store.LockDeliveries, fmt.Sprintf("%s %020d", o.Job.EndpointID, o.Job.Seq), o.form(), o.row(t.Now), func(scan func(...any) error) error {
+			r.settled[i] = true
+			return scan(&r.numbers[i])
 		})
 	}
 	return r

@@ -62,7 +62,9 @@ type birth struct {
 	UpdatedAt  store.Time           `bun:"updated_at"`
 }
 
-const wantsSQL = `SELECT endpoint_id, enabled, epoch FROM wants WHERE business_id = $1 AND type = $2 AND agent_id = $3`
+var wantsBulk = store.NewBulk(`SELECT new.row, w.endpoint_id, w.enabled, w.epoch FROM wants AS w, {rows}
+	WHERE w.business_id = new.business_id AND w.type = new.type AND w.agent_id = new.agent_id`,
+	store.Column{Name: "business_id", Type: "text"}, store.Column{Name: "type", Type: "text"}, store.Column{Name: "agent_id", Type: "text"})
 
 // DeliveriesFor implements store.Outbox. What it reads it reads in the transaction, which so sees every endpoint whose maker was
 // told of it before the events' cause began.
@@ -76,7 +78,7 @@ func (h *Hooks) DeliveriesFor(t *store.Tx, kinds []store.EventKind) func([]*stor
 				continue
 			}
 			of[k] = nil
-			t.Read(wantsSQL, []any{k.BusinessID, string(k.Type), k.AgentID}, func(scan func(...any) error) error {
+			t.Bulk(store.ReadOnly, "", wantsBulk, []any{k.BusinessID, string(k.Type), k.AgentID}, func(scan func(...any) error) error {
 				w := new(want)
 				of[k] = append(of[k], w)
 				return scan(&w.EndpointID, &w.Enabled, &w.Epoch)
