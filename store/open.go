@@ -85,7 +85,8 @@ type Store struct {
 	log         *slog.Logger
 	tables      map[reflect.Type]*table
 
-	authenticate *sql.Stmt // what every request reads
+	authenticate   *sql.Stmt // what every request reads
+	authenticating *Gather[*Credential]
 
 	prepared statements
 
@@ -172,12 +173,13 @@ func (s *Store) startBatchers() error {
 	return nil
 }
 
-// prepareReads prepares what every request reads: to parse and plan it costs three times as much as to run it.
+// prepareReads prepares what every request reads.
 func (s *Store) prepareReads(ctx context.Context) (err error) {
-	s.authenticate, err = s.keyed.DB.PrepareContext(ctx, authenticateSQL) //nolint:sqlclosecheck // it lives as long as its pool
+	s.authenticate, err = s.keyed.DB.PrepareContext(ctx, s.authenticateSQL()) //nolint:sqlclosecheck // it lives as long as its pool
 	if err != nil {
-		return fmt.Errorf("prepare %q: %w", authenticateSQL, err)
+		return fmt.Errorf("prepare how to authenticate: %w", err)
 	}
+	s.authenticating = NewGather(2, s.credentialsOf)
 	return nil
 }
 

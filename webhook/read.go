@@ -1,9 +1,6 @@
 package webhook
 
 import (
-	"context"
-	"fmt"
-	"sync"
 	"time"
 
 	"parley/store"
@@ -339,68 +336,4 @@ func (w *Worker) makeRoom(l *lane) {
 	victim.moved = now
 	w.count(most, victim, -n)
 	w.want(victim)
-}
-
-// source reads values by key, many at once: one reads for all who have asked meanwhile.
-type source[V any] struct {
-	read func(context.Context, []string) (map[string]V, error)
-
-	mu      sync.Mutex // guards what follows
-	next    *batch[V]  // what is asked for while another is read
-	reading bool
-}
-
-type batch[V any] struct {
-	keys []string
-	done chan struct{} // closed when what follows is there
-	of   map[string]V
-	err  error
-}
-
-// get reads a value as it is now, or later. There may be none.
-func (s *source[V]) get(w *Worker, key string) (value V, found bool, err error) {
-	s.mu.Lock()
-	if s.next == nil {
-		s.next = &batch[V]{done: make(chan struct{})}
-	}
-	mine := s.next
-	mine.keys = append(mine.keys, key)
-	if !s.reading {
-		s.reading = true
-		w.running.Go(func() { s.run(w.ctx) })
-	}
-	s.mu.Unlock()
-	select {
-	case <-mine.done:
-	case <-w.ctx.Done():
-		return value, false, context.Cause(w.ctx)
-	}
-	value, found = mine.of[key]
-	return value, found, mine.err
-}
-
-func (s *source[V]) run(ctx context.Context) {
-	for {
-		s.mu.Lock()
-		b := s.next
-		s.next = nil
-		if b == nil {
-			s.reading = false
-			s.mu.Unlock()
-			return
-		}
-		s.mu.Unlock()
-		seen := map[string]bool{}
-		keys := b.keys[:0]
-		for _, key := range b.keys {
-			if !seen[key] {
-				seen[key] = true
-				keys = append(keys, key)
-			}
-		}
-		if b.of, b.err = s.read(ctx, keys); b.err != nil {
-			b.err = fmt.Errorf("read what %d deliveries need: %w", len(keys), b.err)
-		}
-		close(b.done)
-	}
 }

@@ -106,7 +106,7 @@ func (w *Worker) prepare(t *task) bool {
 		var err error
 		if t.target == nil {
 			found, err = w.readTarget(t)
-		} else if job.Body, found, err = w.fetched.get(w, job.EventID); found {
+		} else if job.Body, found, err = w.fetched.Get(w.ctx, job.EventID); found {
 			w.bodies.Put(job.BusinessID, job.EventID, job.Body, len(job.Body))
 			w.move(func() { w.weigh(t, len(job.Body)) })
 		}
@@ -122,7 +122,7 @@ func (w *Worker) prepare(t *task) bool {
 
 // readTarget reads the endpoint. What changed while the job waited for it is read again.
 func (w *Worker) readTarget(t *task) (found bool, err error) {
-	target, found, err := w.targets.get(w, t.job.EndpointID)
+	target, found, err := w.targets.Get(w.ctx, t.job.EndpointID)
 	if err != nil {
 		return false, err
 	}

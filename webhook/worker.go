@@ -47,8 +47,8 @@ type Worker struct {
 	losses   atomic.Int64  // of the stream, when a look was last ordered for them
 
 	bodies  *lru.Cache[string, []byte] // of events, by id
-	fetched source[[]byte]             // reads what is not there
-	targets source[*hook.Target]
+	fetched *store.Gather[[]byte]      // reads what is not there
+	targets *store.Gather[*hook.Target]
 
 	mu         sync.Mutex // guards what follows, all businesses and all lanes
 	businesses map[string]*business
@@ -87,8 +87,8 @@ func New(cfg Config) *Worker {
 		tasks: make(chan *task), permits: make(chan struct{}, maxUnwritten), outcomes: make(chan *task, maxUnwritten),
 		looks: make(chan struct{}, 1), replays: make(chan struct{}, 1),
 		bodies:     lru.New[string, []byte](maxBodies, maxOwnBody),
-		fetched:    source[[]byte]{read: cfg.Hooks.Bodies},
-		targets:    source[*hook.Target]{read: cfg.Hooks.Targets},
+		fetched:    store.NewGather(1, cfg.Hooks.Bodies),
+		targets:    store.NewGather(1, cfg.Hooks.Targets),
 		businesses: map[string]*business{}, looking: looking{of: map[string]bool{}}, idle: make(chan struct{}),
 		tokens: tokens{pool: pool{size: maxTokens}}, flying: pool{size: maxInFlight}, numbers: pool{size: maxNumbers}, heavy: pool{size: maxHeavy},
 	}
