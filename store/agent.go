@@ -200,7 +200,7 @@ func (s *Store) CreateAgent(ctx context.Context, v *Viewer, in AgentInput) (*Age
 		McpServers:      []McpServer{},
 		ChannelProfiles: []ChannelProfile{}, OnConcurrent: Enqueue,
 	}
-	err := s.Change(4096, func(ctx context.Context, t *Tx) error {
+	err := s.Change(v.BusinessID, 4096, func(ctx context.Context, t *Tx) error {
 		made := *agent
 		made.CreatedAt = t.Now
 		if err := s.roomForAgent(ctx, t, v.BusinessID); err != nil {
@@ -243,7 +243,7 @@ func (s *Store) UpdateAgent(ctx context.Context, v *Viewer, id string, in AgentI
 	if err := in.validate(s.cfg).Under("input").Err(); err != nil {
 		return nil, err
 	}
-	err := s.Change(4096, func(ctx context.Context, t *Tx) error {
+	err := s.Change(v.BusinessID, 4096, func(ctx context.Context, t *Tx) error {
 		agent, err := agentIn(ctx, t.ForUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err
@@ -328,7 +328,7 @@ func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *
 
 // DeleteAgent removes an agent and its implicit endpoint. What happened with it stays on record.
 func (s *Store) DeleteAgent(_ context.Context, v *Viewer, id string) error {
-	return s.Change(1024, func(ctx context.Context, t *Tx) error {
+	return s.Change(v.BusinessID, 1024, func(ctx context.Context, t *Tx) error {
 		agent, err := agentIn(ctx, t.ForUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err
@@ -448,7 +448,7 @@ func (s *Store) Agents(ctx context.Context, business string, page PageInput) (*A
 
 // SetUntouchedModel sets the provider of an agent that nobody has changed since it was made.
 func (s *Store) SetUntouchedModel(_ context.Context, id string, provider ModelProvider) error {
-	return s.Change(256, func(ctx context.Context, t *Tx) error {
+	return s.Change("", 256, func(ctx context.Context, t *Tx) error {
 		_, err := t.NewUpdate().Model(&Agent{Model: Model{Provider: provider}}).Column("model").Where("id = ? AND version = 1", id).Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("set the model of agent %s: %w", id, err)

@@ -49,7 +49,7 @@ func (s *Store) CreateBusiness(ctx context.Context, in BusinessInput) (*NewBusin
 	}
 	made := &NewBusiness{APIKey: in.APIKey, Token: in.Token}
 	existing := false
-	err := s.Change(1024, func(ctx context.Context, t *Tx) error {
+	err := s.Change("", 1024, func(ctx context.Context, t *Tx) error {
 		existing = false
 		made.Business = &Business{ID: NewID("biz"), Name: in.Name, CreatedAt: t.Now}
 		if in.IfEmpty {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -17,10 +16,10 @@ import (
 // the process, runs the same statements one after the other.
 
 const (
-	batchWrites  = 128       // writes a transaction at most: bounds how long one commit can take
-	batchBytes   = 256 << 10 // and their size
-	queuedWrites = 4096      // waiting writes at most; beyond, callers are told to come back
-	commitLimit  = 30 * time.Second
+	batchWrites = 128       // writes a transaction at most: bounds how long one commit can take
+	batchBytes  = 256 << 10 // and their size
+	batchRows   = 500       // and the rows of deliveries that they are thought to make: who waits for others' waits so long
+	commitLimit = 30 * time.Second
 )
 
 // MaxRows is how many rows a commit may add for its events' deliveries, unless one write alone needs more.
@@ -28,6 +27,8 @@ const MaxRows = 5000
 
 // Write is one caller's part of a batch.
 type Write struct {
+	// Business is whose it is; empty: the server's own.
+	Business string
 	// Size is about how many bytes it writes.
 	Size int
 	// Read queues the locks and reads that Apply needs, with Tx.Lock, Tx.Read and Tx.Expect: they share the batch's first
@@ -42,31 +43,24 @@ type Write struct {
 }
 
 type batcher struct {
-	s      *Store
-	pool   *pool
-	queue  chan *Write
-	mu     sync.RWMutex // guards closed, against a send on the closed queue
-	closed bool
-	ended  chan struct{}
+	s     *Store
+	pool  *pool
+	queue *queue
+	ended chan struct{}
 
 	commits, committing atomic.Int64 // of events: how many, and nanoseconds from the instant that the events bear
 }
 
 // startBatcher starts a batcher that writes through a pool of one connection.
 func (s *Store) startBatcher(p *pool) *batcher {
-	b := &batcher{s: s, pool: p, queue: make(chan *Write, queuedWrites), ended: make(chan struct{})}
+	b := &batcher{s: s, pool: p, queue: newQueue(), ended: make(chan struct{})}
 	go b.run()
 	return b
 }
 
 // stop commits what waits, and returns when it is committed.
 func (b *batcher) stop() {
-	b.mu.Lock()
-	if !b.closed {
-		b.closed = true
-		close(b.queue)
-	}
-	b.mu.Unlock()
+	b.queue.close()
 	<-b.ended
 }
 
@@ -84,8 +78,8 @@ func (s *Store) Write(w *Write) error { return s.batcher.write(w) }
 func (s *Store) WriteAside(w *Write) error { return s.aside.write(w) }
 
 // Change is Write for what runs its own statements.
-func (s *Store) Change(size int, apply func(ctx context.Context, t *Tx) error) error {
-	return s.batcher.write(&Write{Size: size, Apply: apply})
+func (s *Store) Change(business string, size int, apply func(ctx context.Context, t *Tx) error) error {
+	return s.batcher.write(&Write{Business: business, Size: size, Apply: apply})
 }
 
 // post has statements queued that nobody waits for.
@@ -103,49 +97,15 @@ func (b *batcher) write(w *Write) error {
 
 func (b *batcher) enqueue(w *Write) error {
 	w.done = make(chan struct{})
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	if b.closed {
-		return ErrShuttingDown
-	}
-	select {
-	case b.queue <- w:
-		return nil
-	default:
-		return ErrOverloaded
-	}
+	return b.queue.put(w)
 }
 
 func (b *batcher) run() {
 	defer close(b.ended)
-	var held *Write // taken from the queue, but too large for the last batch
 	for {
-		first := held
-		held = nil
-		if first == nil {
-			var ok bool
-			if first, ok = <-b.queue; !ok {
-				return
-			}
-		}
-		batch, size, own := []*Write{first}, first.Size, first.Read == nil
-	fill:
-		for len(batch) < batchWrites {
-			select {
-			case w, ok := <-b.queue:
-				if !ok {
-					break fill
-				}
-				// Of those that run their own statements, each of which may lock anything, one is in a batch: two would lock in
-				// whatever order they came, and somebody else in another one.
-				if size+w.Size > batchBytes || own && w.Read == nil && b.s.remote() {
-					held = w
-					break fill
-				}
-				batch, size, own = append(batch, w), size+w.Size, own || w.Read == nil
-			default:
-				break fill
-			}
+		batch := b.queue.batch(b.s.remote())
+		if batch == nil {
+			return
 		}
 		b.commit(batch)
 		for _, w := range batch {
@@ -200,7 +160,7 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 		t, err := b.transact(ctx, id, batch)
 		switch {
 		case err == nil:
-			return b.committed(t), nil
+			return b.committed(t, batch), nil
 		case errors.Is(err, errUnknown):
 			committed, err := b.find(ctx, id)
 			if err != nil {
@@ -208,7 +168,7 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 				return nil, ErrUnavailable
 			}
 			if committed {
-				return b.committed(t), nil
+				return b.committed(t, batch), nil
 			}
 		case errors.Is(err, errNotBegun) && begun && lost(err): // the connection was lost some time ago, and is made again
 			begun = false
@@ -227,7 +187,8 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 }
 
 // committed counts a transaction that was committed, and does what was to be done after it. It returns its events.
-func (b *batcher) committed(t *Tx) []*Event {
+func (b *batcher) committed(t *Tx, batch []*Write) []*Event {
+	b.queue.made(t.made, batch)
 	if len(t.events) > 0 {
 		b.commits.Add(1)
 		b.committing.Add(int64(time.Since(t.began)))

@@ -201,7 +201,7 @@ func (s *Store) createCredential(v *Viewer, kind CredentialKind, name string, sc
 		return nil, err
 	}
 	made := &NewCredential{Secret: newSecret(kind)}
-	err := s.Change(512, func(ctx context.Context, t *Tx) error {
+	err := s.Change(v.BusinessID, 512, func(ctx context.Context, t *Tx) error {
 		if err := lockCredentials(ctx, t, v.BusinessID); err != nil {
 			return err
 		}
@@ -257,7 +257,7 @@ func (s *Store) RevokeAccessToken(_ context.Context, v *Viewer, id string) (*Cre
 
 func (s *Store) revoke(v *Viewer, kind CredentialKind, id string, notFound error) (*Credential, error) {
 	var revoked *Credential
-	err := s.Change(256, func(ctx context.Context, t *Tx) error {
+	err := s.Change(v.BusinessID, 256, func(ctx context.Context, t *Tx) error {
 		if err := lockCredentials(ctx, t, v.BusinessID); err != nil {
 			return err
 		}

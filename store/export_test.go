@@ -170,3 +170,33 @@ func (s *Store) BatchPlans(ctx context.Context) (map[string]string, error) {
 	}
 	return plans, nil
 }
+
+// Hold keeps the batcher from taking any more writes until release is called.
+func (s *Store) Hold() (release func()) {
+	began, end := make(chan struct{}), make(chan struct{})
+	_ = s.batcher.enqueue(&Write{Apply: func(context.Context, *Tx) error {
+		select {
+		case <-began:
+		default:
+			close(began)
+		}
+		<-end
+		return nil
+	}})
+	<-began
+	return func() { close(end) }
+}
+
+// Waiting is how many writes wait for the batcher.
+func (s *Store) Waiting() int {
+	s.batcher.queue.mu.Lock()
+	defer s.batcher.queue.mu.Unlock()
+	return s.batcher.queue.waiting
+}
+
+// The queue's bounds.
+const (
+	BatchWrites  = batchWrites
+	QueuedWrites = queuedWrites
+	BatchRows    = batchRows
+)

@@ -32,7 +32,7 @@ func (s *Store) StandInLine(_ context.Context, ticket *Ticket) error {
 	var found bool
 	var place string
 	err := s.Write(&Write{
-		Size: 128,
+		Business: ticket.BusinessID, Size: 128,
 		Read: func(t *Tx) {
 			found = false
 			lock := ""
@@ -67,7 +67,7 @@ const standInLineSQL = `INSERT INTO session_line (session_id, ticket, alive_unti
 
 // KeepInLine keeps tickets alive that stand in line, and brings back none that has left it.
 func (s *Store) KeepInLine(_ context.Context, tickets []*Ticket) error {
-	return s.Change(64*len(tickets), func(ctx context.Context, t *Tx) error {
+	return s.Change("", 64*len(tickets), func(ctx context.Context, t *Tx) error {
 		for _, ticket := range tickets {
 			_, err := t.NewRaw("UPDATE session_line SET alive_until = ? WHERE session_id = ? AND ticket = ?",
 				t.Now.Add(TicketLease), ticket.SessionID, ticket.Ticket).Exec(ctx)

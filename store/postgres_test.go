@@ -193,7 +193,7 @@ func TestASwitchoverIsFollowed(t *testing.T) {
 		"in bulk":  func() error { return s.WriteAside(&store.Write{Apply: keepNothing}) },
 		"a shard":  func() error { _, err := h.TakeShards(t.Context(), "replica", 1); return err },
 		"a lease":  func() error { _, _, err := h.RenewShards(t.Context(), "replica"); return err },
-		"a change": func() error { return s.Change(0, keepNothing) },
+		"a change": func() error { return s.Change("", 0, keepNothing) },
 	}
 	for what, write := range ways {
 		err := write()
@@ -229,7 +229,7 @@ func TestASilentServerIsAway(t *testing.T) { //nolint:paralleltest // it changes
 	t.Cleanup(pg.Resume)
 	for what, ask := range map[string]func() error{
 		"a read":  func() error { _, err := s.Extent(t.Context(), v.BusinessID); return err },
-		"a write": func() error { return s.Change(0, keepNothing) },
+		"a write": func() error { return s.Change("", 0, keepNothing) },
 	} {
 		err := ask()
 		if told, ok := store.AsError(err); !ok || !errors.Is(told, store.ErrUnavailable) {

@@ -151,7 +151,7 @@ func (s *Store) DisownRuns(ctx context.Context) error {
 	if s.remote() {
 		return nil
 	}
-	return s.Change(0, func(ctx context.Context, t *Tx) error {
+	return s.Change("", 0, func(ctx context.Context, t *Tx) error {
 		_, err := t.NewRaw("UPDATE runs SET owned_until = 0 WHERE status = ?", RunRunning).Exec(ctx)
 		return err
 	})

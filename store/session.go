@@ -71,7 +71,7 @@ func (s *Store) BeginTurn(_ context.Context, in TurnInput) (*Turn, error) {
 	var taken takenKey
 	var version int64 // of the agent; 0: there is none
 	err := s.Write(&Write{
-		Size: 2048 + 2*len(in.Text),
+		Business: in.BusinessID, Size: 2048 + 2*len(in.Text),
 		Read: func(t *Tx) {
 			runID = t.timely("run", runID)
 			until := t.Now.Add(in.Lease)
@@ -233,7 +233,7 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...
 	}
 	var sequence int64
 	err := s.Write(&Write{
-		Size: size,
+		Business: turn.Run.BusinessID, Size: size,
 		Read: func(t *Tx) {
 			sequence = 0
 			t.Bulk(LockSessions, turn.SessionID, unlockBulk, []any{turn.SessionID, turn.Run.ID, turn.Run.Fence, int64(t.Now.Add(s.cfg.SessionTTL))},
@@ -241,7 +241,7 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...
 			t.Expect(turn.Run.kind(MessageCreated), turn.Run.kind(RunFinished))
 		},
 		Apply: func(_ context.Context, t *Tx) error {
-			if sequence == 0 {
+			if sequence == 0 || !t.end(turn.Run.ID) {
 				return errTurnLost
 			}
 			run := *turn.Run
@@ -275,7 +275,7 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...
 func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...RunStep) error {
 	var sequence int64
 	return s.Write(&Write{
-		Size: 1024,
+		Business: run.BusinessID, Size: 1024,
 		Read: func(t *Tx) {
 			sequence = 0
 			if s.remote() { // first: a statement that waits for another replica, which ends the run too, would not see that it has
@@ -288,7 +288,7 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...Run
 			t.Expect(run.kind(RunFailed))
 		},
 		Apply: func(_ context.Context, t *Tx) error {
-			if sequence == 0 {
+			if sequence == 0 || !t.end(run.ID) {
 				return errTurnLost
 			}
 			failed := *run

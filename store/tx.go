@@ -39,6 +39,8 @@ type Tx struct {
 	events    []*Event
 	after     []func()
 	sequences map[string]int64 // the businesses' last numbers, as they were locked
+	made      map[string]int   // rows of deliveries, by business
+	ended     map[string]bool  // the runs that one of its writes ends
 }
 
 // query is a queued statement.
@@ -83,6 +85,16 @@ func (t *Tx) Remote() bool { return t.remote }
 // Divisible says whether the batch has several writes, and may so be halved.
 func (t *Tx) Divisible() bool { return t.divisible }
 
+// Made counts rows of deliveries that a business's events make.
+func (t *Tx) Made(business string, rows int) { t.made[business] += rows }
+
+// end says whether nobody else ends the run in this batch.
+func (t *Tx) end(run string) bool {
+	first := !t.ended[run]
+	t.ended[run] = true
+	return first
+}
+
 // After has do run once the transaction is committed.
 func (t *Tx) After(do func()) { t.after = append(t.after, do) }
 
@@ -109,7 +121,7 @@ func (t *Tx) ExecCount(text string, args []any, done func(changed int64)) {
 
 // begin begins a batch's transaction. On PostgreSQL nothing is sent yet.
 func (p *pool) begin(ctx context.Context, s *Store) (*Tx, error) {
-	t := &Tx{s: s, remote: s.remote(), began: time.Now(), rows: map[*table][]any{}, kinds: map[EventKind]bool{}}
+	t := &Tx{s: s, remote: s.remote(), began: time.Now(), rows: map[*table][]any{}, kinds: map[EventKind]bool{}, made: map[string]int{}, ended: map[string]bool{}}
 	if !t.remote {
 		if err := s.prepared.prepare(ctx, p.DB.DB); err != nil {
 			return nil, err

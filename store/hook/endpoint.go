@@ -78,7 +78,7 @@ func (h *Hooks) CreateEndpoint(_ context.Context, v *store.Viewer, in EndpointIn
 	if err != nil {
 		return nil, "", err
 	}
-	err = h.change(1024, func(ctx context.Context, t *store.Tx) error {
+	err = h.change(v.BusinessID, 1024, func(ctx context.Context, t *store.Tx) error {
 		endpoint.CreatedAt = t.Now
 		if err := h.lockEndpoints(ctx, t, v.BusinessID, true); err != nil {
 			return err
@@ -160,7 +160,7 @@ func (h *Hooks) UpdateEndpoint(_ context.Context, v *store.Viewer, id string, in
 		return nil, err
 	}
 	var updated *Endpoint
-	err := h.change(1024, func(ctx context.Context, t *store.Tx) (err error) {
+	err := h.change(v.BusinessID, 1024, func(ctx context.Context, t *store.Tx) (err error) {
 		updated, err = h.updateEndpoint(ctx, t, v.BusinessID, id, in)
 		return err
 	})
@@ -230,7 +230,7 @@ func (h *Hooks) end(ctx context.Context, t *store.Tx, p *Endpoint) error {
 
 // DeleteEndpoint removes an endpoint, and ends what waits for it in the same commit. Its deliveries stay on record.
 func (h *Hooks) DeleteEndpoint(_ context.Context, v *store.Viewer, id string) error {
-	return h.change(1024, func(ctx context.Context, t *store.Tx) error {
+	return h.change(v.BusinessID, 1024, func(ctx context.Context, t *store.Tx) error {
 		endpoint, err := endpointIn(ctx, t.ForUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err

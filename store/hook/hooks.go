@@ -75,6 +75,6 @@ func (h *Hooks) nudge() {
 }
 
 // change runs a transaction of its own statements.
-func (h *Hooks) change(size int, apply func(ctx context.Context, t *store.Tx) error) error {
-	return h.store.Change(size, apply)
+func (h *Hooks) change(business string, size int, apply func(ctx context.Context, t *store.Tx) error) error {
+	return h.store.Change(business, size, apply)
 }

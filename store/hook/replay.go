@@ -86,7 +86,7 @@ func (h *Hooks) ReplayEvents(ctx context.Context, v *store.Viewer, in ReplayInpu
 		return nil, fmt.Errorf("count what to replay to %s: %w", endpoint.ID, err)
 	}
 	r.Total = int(n)
-	err = h.change(512, func(ctx context.Context, t *store.Tx) error {
+	err = h.change(v.BusinessID, 512, func(ctx context.Context, t *store.Tx) error {
 		endpoint, err := endpointIn(ctx, t.ForUpdate(), v.BusinessID, in.EndpointID)
 		if err != nil {
 			return err
@@ -292,7 +292,7 @@ func (h *Hooks) makeDue(r *Replay, hold Hold, epoch int64, next []*replayed, upT
 	var held, running bool
 	kept := map[string]bool{}
 	err = h.store.WriteAside(&store.Write{
-		Size: 256 + 128*len(next),
+		Business: r.BusinessID, Size: 256 + 128*len(next),
 		Read: func(t *store.Tx) {
 			held, running, due = false, false, nil
 			clear(kept)

@@ -29,7 +29,7 @@ func (h *Hooks) Redeliver(ctx context.Context, v *store.Viewer, id string) (*Del
 		return nil, err
 	}
 	var due *Delivery
-	err = h.change(512, func(ctx context.Context, t *store.Tx) error {
+	err = h.change(v.BusinessID, 512, func(ctx context.Context, t *store.Tx) error {
 		endpoint, err := endpointIn(ctx, t.ForUpdate(), v.BusinessID, known.EndpointID) // before the delivery, as everywhere
 		if errors.Is(err, errEndpointNotFound) {
 			return errEndpointDeleted
@@ -86,7 +86,8 @@ func (h *Hooks) SendTest(_ context.Context, v *store.Viewer, endpoint string, ki
 	var p *Endpoint
 	var seq int64
 	err := h.store.Write(&store.Write{
-		Size: 2048,
+		Business: v.BusinessID,
+		Size:     2048,
 		Read: func(t *store.Tx) {
 			p = nil
 			t.Read(`SELECT agent_id, epoch, (SELECT seq FROM businesses WHERE businesses.id = endpoints.business_id) FROM endpoints

@@ -111,7 +111,7 @@ func (h *Hooks) RotateSecret(_ context.Context, v *store.Viewer, id string, over
 		return nil, store.Faults{store.ValueError(fmt.Sprintf("must be between 0 and %d hours", maxOverlap))}.Under("overlapHours").Err()
 	}
 	var rotated *Rotated
-	err := h.change(1024, func(ctx context.Context, t *store.Tx) error {
+	err := h.change(v.BusinessID, 1024, func(ctx context.Context, t *store.Tx) error {
 		endpoint, err := endpointIn(ctx, t.ForUpdate(), v.BusinessID, id)
 		if err != nil {
 			return err

@@ -97,6 +97,7 @@ func (h *Hooks) DeliveriesFor(t *store.Tx, kinds []store.EventKind) func([]*stor
 			if made += len(wanted); made > store.MaxRows && t.Divisible() {
 				return store.ErrTooManyRows
 			}
+			t.Made(e.BusinessID, len(wanted))
 			e.Recipients, e.MoreRecipients = nil, false
 			for _, w := range wanted {
 				store.Insert(t, w.delivery(t, e))
