@@ -195,7 +195,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 		},
 		DeliveriesChanged: p.stream.PublishDeliveries,
 	})
-	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Hooks: p.hooks, Ringing: p.stream.Ringing, Losses: p.stream.Losses, Alone: p.stream.Embedded(), Regressed: func(business string) { p.worker.Rewound(business) }, NoPoll: s.noPolling, Log: log})
+	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Hooks: p.hooks, Ringing: p.stream.Ringing, Losses: p.stream.Losses, Alone: p.stream.Embedded(), NoPoll: s.noPolling, Log: log})
 	p.worker = webhook.New(webhook.Config{
 		Store: p.store, Hooks: p.hooks, Stream: p.stream, Client: egress.NewClient(webhooks, 64), Timeout: s.DeliveryTimeout,
 		Policy: webhook.Policy{Retries: s.DeliveryRetries, Backoff: s.DeliveryBackoff}, Drain: drainLimit, NoPoll: s.noPolling, Log: log,

@@ -2,6 +2,7 @@ package webhook_test
 
 import (
 	"database/sql"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -172,31 +173,53 @@ func TestALostBellIsFound(t *testing.T) {
 	})
 }
 
-// TestRewound: SQL has lost what the worker was told of, and gives the same numbers again.
-func TestRewound(t *testing.T) {
+// TestLostCommits: a failover loses what the worker was told of, and SQL gives the same numbers again, all of them or the first. With
+// nobody else to tell it, the worker delivers what happens then.
+func TestLostCommits(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	w := newWorld(t, dir, nil)
-	r := newReceiver(t, nil)
-	p, _ := w.endpoint(r.URL, store.EventTypes...)
-	w.turn("")
-	w.turn("")
-	w.settled(p.ID, 6)
-	onDisk(t, dir, func(db *sql.DB) {
-		for _, lose := range []string{"DELETE FROM deliveries WHERE seq > 3", "DELETE FROM events WHERE seq > 3", "UPDATE businesses SET seq = 3"} {
-			if _, err := db.ExecContext(t.Context(), lose); err != nil {
-				t.Fatal(err)
+	for name, lost := range map[string]int{"all numbers are given again": 1, "some are": 2} {
+		lostCommits := func(t *testing.T, url string) {
+			w := newWorldOn(t, url, nil)
+			r := newReceiver(t, nil)
+			p, _ := w.endpoint(r.URL, store.EventTypes...)
+			w.turn("")
+			w.settled(p.ID, 3)
+			for range lost {
+				w.turn("")
+			}
+			w.settled(p.ID, 3+3*lost)
+			w.goBack(3)
+			w.turn("")
+			w.settled(p.ID, 6)
+			w.turn("")
+			for _, d := range w.settled(p.ID, 9) {
+				if d.Status != store.Delivered {
+					t.Errorf("delivery %d is %s", d.Seq, d.Status)
+				}
+			}
+			if n, all := len(r.got()), 9+3*lost; n != all {
+				t.Errorf("%d attempts, want %d", n, all)
 			}
 		}
-	})
-	w.worker.Rewound(w.viewer.BusinessID)
-	w.turn("")
-	for _, d := range w.settled(p.ID, 6) {
-		if d.Status != store.Delivered {
-			t.Errorf("delivery %d is %s", d.Seq, d.Status)
-		}
+		t.Run(name, func(t *testing.T) { onBoth(t, lostCommits) })
 	}
-	if n := len(r.got()); n != 9 {
-		t.Errorf("%d attempts, want 9", n)
+}
+
+// goBack has the database lose what was committed after a number, as a failover may.
+func (w *world) goBack(seq int64) {
+	w.t.Helper()
+	kind, dsn := "sqlite", store.SQLitePath(w.url)
+	if store.IsPostgres(w.url) {
+		kind, dsn = "pgx", w.url
+	}
+	db, err := sql.Open(kind, dsn)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	for _, lose := range []string{"DELETE FROM deliveries WHERE seq > %d", "DELETE FROM events WHERE seq > %d", "UPDATE businesses SET seq = %d"} {
+		if _, err := db.ExecContext(w.t.Context(), fmt.Sprintf(lose, seq)); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }

@@ -20,7 +20,8 @@ func (p *pool) share(own int) int { return (p.size - (p.used - own)) / 2 }
 type business struct {
 	id      string
 	hold    hook.Hold // under which all of this was read: under another one it counts for nothing
-	last    int64     // the number of the last event that the bell brought
+	last    int64     // the number of the last event that the bell brought,
+	lastID  string    // and its id
 	missed  int64     // it did not bring all up to this one
 	since   int       // looks that had begun by then: a later one finds the lanes that this concerns
 	version int       // counts changes of its endpoints
