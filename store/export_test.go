@@ -11,6 +11,9 @@ import (
 	"github.com/uptrace/bun/dialect"
 )
 
+// LogAllowed is how many bytes SQLite's log may have before lists wait for it.
+const LogAllowed = logAllowed
+
 // Reads has each query of the reading connections told to see.
 func (s *Store) Reads(see func(query string)) { s.read = s.read.WithQueryHook(hook(see)) }
 
