@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -361,5 +360,3 @@ func (c *client) expectClose(code int, reason string) {
 		c.t.Fatalf("wanted a close with %d %q, got %d %q", code, reason, closed.Code, closed.Text)
 	}
 }
-
-func isCI() bool { return os.Getenv("CI") == "true" }
