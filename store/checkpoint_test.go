@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"parley/store"
 )
@@ -73,18 +72,10 @@ func TestTheLogBeginsAnewBesideLists(t *testing.T) {
 		for logged() < store.LogAllowed { // lists keep it from beginning anew by itself
 			chat()
 		}
-		deadline := time.After(30 * time.Second)
-		for large := logged(); large >= store.LogAllowed; large = logged() {
-			if large < most {
-				chat()
-				continue
-			}
-			select { // no bell tells of it
-			case <-deadline:
-				t.Fatalf("the log has %d bytes, and does not begin anew", large)
-			case <-time.After(time.Millisecond):
-			}
+		for large := logged(); large >= store.LogAllowed && large < most; large = logged() {
+			chat()
 		}
+		until(t, "the log begins anew", func() bool { return logged() < store.LogAllowed })
 	}
 	for before := lists.Load(); lists.Load() < before+100 && !t.Failed(); {
 		chat()
