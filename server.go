@@ -121,6 +121,9 @@ func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 	if s.AllowPrivateWebhooks {
 		log.Warn("PARLEY_ALLOW_PRIVATE_WEBHOOKS IS ON: webhooks may go to http:// and to private hosts. Never run this in production")
 	}
+	if store.IsPostgres(s.DatabaseURL) && s.RedisURL == "" {
+		log.Warn("PARLEY_REDIS_URL is not set: live views here do not show what other replicas deliver, and show their events up to a second late; each replica counts the rate limit by itself")
+	}
 	return p.serve(ctx, listener)
 }
 
