@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"parley/e2e/servers"
 	"parley/store"
 	"parley/store/hook"
 	"parley/webhook"
@@ -202,6 +203,64 @@ func TestLostCommits(t *testing.T) {
 			}
 		}
 		t.Run(name, func(t *testing.T) { onBoth(t, lostCommits) })
+	}
+}
+
+// TestLateRenewals: the hold on all shards cannot be renewed in time while attempts are in flight, others wait and a conversation goes
+// on; in one case its lease is over by then. Nobody else took it, so nothing is sent twice, and all is sent.
+func TestLateRenewals(t *testing.T) {
+	t.Parallel()
+	for name, over := range map[string]string{
+		"before the lease is over": "SELECT TRUE", "after it": "SELECT MAX(held_until) < extract(epoch FROM clock_timestamp()) * 1000000 FROM shards",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorldOn(t, servers.Database(t), func(c *webhook.Config) { c.Timeout = time.Minute })
+			release := make(chan struct{})
+			answer := sync.OnceFunc(func() { close(release) })
+			r := newReceiver(t, func(http.ResponseWriter, *http.Request) { <-release })
+			t.Cleanup(answer)
+			p, _ := w.endpoint(r.URL, store.EventTypes...)
+			session := w.turn("")
+			for range 19 {
+				w.turn("")
+			}
+			until(t, "its slots are full", func() bool { return r.count() == 8 })
+			db, err := sql.Open("pgx", w.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = db.Close() }()
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.ExecContext(t.Context(), "LOCK TABLE replicas IN EXCLUSIVE MODE"); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "nothing begins", func() bool { return w.worker.Shards() == 0 })
+			w.turn(session)
+			until(t, "the lease is as old as it is to be", func() (so bool) {
+				if err := db.QueryRowContext(t.Context(), over).Scan(&so); err != nil {
+					t.Fatal(err)
+				}
+				return so
+			})
+			if err := tx.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "it is renewed", func() bool { return w.worker.Shards() == hook.Shards })
+			answer()
+			const all = 3 * 21
+			for _, d := range w.settled(p.ID, all) {
+				if d.Status != store.Delivered || d.Attempts != 1 {
+					t.Errorf("delivery %d: %s after %d attempts", d.Seq, d.Status, d.Attempts)
+				}
+			}
+			if n := r.count(); n != all {
+				t.Errorf("%d attempts of %d deliveries", n, all)
+			}
+		})
 	}
 }
 

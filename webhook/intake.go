@@ -107,15 +107,18 @@ func (w *Worker) compare(ctx context.Context, back *stream.Regress) (again bool)
 	return doubt
 }
 
-// business finds what is known of a business, under the hold on its shard; nil: another replica's.
+// business finds what is known of a business, under the hold on its shard; nil: it is another replica's, or may be.
 func (w *Worker) business(id string) *business {
-	under, open := w.holds.open(hook.ShardOf(id))
 	b := w.businesses[id]
-	if b != nil && (!open || b.hold != under) {
+	if b != nil && w.holds.lost(b.hold) {
 		w.drop(b)
 		b = nil
 	}
-	if b == nil && open && !w.stopping {
+	under, open := w.holds.open(hook.ShardOf(id))
+	if !open {
+		return nil
+	}
+	if b == nil && !w.stopping {
 		b = &business{id: id, hold: under, lanes: map[string]*lane{}, since: w.looking.begun}
 		w.businesses[id] = b
 	}
@@ -354,7 +357,7 @@ func (w *Worker) found(lanes []hook.Lane, of map[string]bool, look int) {
 // tidy forgets the lanes that have had nothing to do for a while, and all of the shards that are not ours any more.
 func (w *Worker) tidy(now time.Time) {
 	for _, b := range w.businesses {
-		if under, open := w.holds.open(b.hold.Shard); !open || under != b.hold {
+		if w.holds.lost(b.hold) {
 			w.drop(b)
 			continue
 		}
