@@ -121,6 +121,9 @@ func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 	if s.AllowPrivateWebhooks {
 		log.Warn("PARLEY_ALLOW_PRIVATE_WEBHOOKS IS ON: webhooks may go to http:// and to private hosts. Never run this in production")
 	}
+	if store.IsPostgres(s.DatabaseURL) && s.RedisURL == "" {
+		log.Warn("PARLEY_REDIS_URL is not set: live views here do not show what other replicas deliver, and show their events up to a second late; each replica counts the rate limit by itself")
+	}
 	return p.serve(ctx, listener)
 }
 
@@ -195,7 +198,7 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 		},
 		DeliveriesChanged: p.stream.PublishDeliveries,
 	})
-	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Hooks: p.hooks, Ringing: p.stream.Ringing, Losses: p.stream.Losses, Alone: p.stream.Embedded(), Regressed: func(business string) { p.worker.Rewound(business) }, NoPoll: s.noPolling, Log: log})
+	p.hub = stream.NewHub(stream.HubConfig{Store: p.store, Hooks: p.hooks, Ringing: p.stream.Ringing, Losses: p.stream.Losses, Alone: p.stream.Embedded(), NoPoll: s.noPolling, Log: log})
 	p.worker = webhook.New(webhook.Config{
 		Store: p.store, Hooks: p.hooks, Stream: p.stream, Client: egress.NewClient(webhooks, 64), Timeout: s.DeliveryTimeout,
 		Policy: webhook.Policy{Retries: s.DeliveryRetries, Backoff: s.DeliveryBackoff}, Drain: drainLimit, NoPoll: s.noPolling, Log: log,

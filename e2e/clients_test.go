@@ -41,7 +41,7 @@ func TestOneDoorOut(t *testing.T) {
 			}
 			files++
 			for _, bad := range doors(file) {
-				if strings.HasPrefix(fields[0]+"/"+name, "parley/store/") && bad == "net.Dialer" {
+				if fields[0] == "parley/store" && name == "postgres.go" && bad == "net.Dialer" {
 					continue // to the operator's own database
 				}
 				t.Errorf("%s makes a way out of its own: %s", fields[0]+"/"+name, bad)

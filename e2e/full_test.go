@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"parley/e2e/servers"
 )
 
 // TestFullDisk: on a full disk chats are refused for the moment, and what is stored can be read; a reply that was finished meanwhile
@@ -17,7 +19,7 @@ func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	disk := t.TempDir()
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=8m"); err != nil {
-		t.Skip("a small disk cannot be mounted:", err)
+		servers.Missing(t, "a small disk cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
 	const thinks = 2 * time.Second

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,6 +19,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"parley/e2e/servers"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
@@ -116,6 +119,26 @@ func TestHelpShowsEverySetting(t *testing.T) {
 	} {
 		if !bytes.Contains(out, []byte("$"+setting)) || !bytes.Contains(out, []byte(value)) {
 			t.Errorf("--help lacks %s or its default %q", setting, value)
+		}
+	}
+}
+
+// TestWarningWithoutRedis: on PostgreSQL there may be other replicas, whose deliveries do not show without Redis. One line says so.
+func TestWarningWithoutRedis(t *testing.T) {
+	t.Parallel()
+	database, redis := "PARLEY_DATABASE_URL="+servers.Database(t), "PARLEY_REDIS_URL=redis://"+servers.Redis(t).Addr
+	key := "PARLEY_SECRET_KEY=" + base64.StdEncoding.EncodeToString(make([]byte, 32))
+	for name, c := range map[string]struct {
+		env   []string
+		lines int
+	}{
+		"PostgreSQL":           {[]string{database, key}, 1},
+		"PostgreSQL and Redis": {[]string{database, key, redis}, 0},
+		"SQLite":               {nil, 0},
+	} {
+		s := start(t, c.env...)
+		if lines := strings.Count(s.log(), "PARLEY_REDIS_URL is not set"); lines != c.lines {
+			t.Errorf("%s: it is said in %d lines, want %d", name, lines, c.lines)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"parley/e2e/servers"
 	"parley/egress"
 )
 
@@ -145,10 +146,7 @@ func needs(t *testing.T, dir string, command ...string) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s: %v: %s", strings.Join(command, " "), err, out)
-		}
-		t.Skipf("%s: %v", strings.Join(command, " "), err)
+		servers.Missing(t, "%s: %v: %s", strings.Join(command, " "), err, out)
 	}
 }
 

@@ -213,40 +213,49 @@ func TestDeliveriesAfterADeath(t *testing.T) {
 	}
 }
 
-// TestManyTests: tests go the way of any delivery, as fast.
+// TestManyTests: tests go the way of any delivery. They fill their endpoint's slots, and share their commits, and their outcomes', as
+// the deliveries of as many chats do.
 func TestManyTests(t *testing.T) {
 	t.Parallel()
-	const n, windows = 200, 3
-	s := production(t, 1).replicas[0]
-	var came atomic.Int64
-	r := receive(t, func(int, http.ResponseWriter, *http.Request) { came.Add(1) })
+	const n, slots = 400, 8
+	f := production(t, 1, patientDeliveries)
+	s, db := f.replicas[0], f.open()
+	var came, waiting atomic.Int64
+	full := make(chan struct{})
+	r := receive(t, func(int, http.ResponseWriter, *http.Request) {
+		if waiting.Add(1) == slots {
+			close(full)
+		}
+		<-full
+		came.Add(1)
+	})
 	go func() {
 		for range r.came {
 			continue
 		}
 	}()
 	id, _ := s.register(r.URL, "run.finished")
-	arrive := func(what string, send func()) time.Duration {
-		target, began := came.Load()+n, time.Now()
+	// committed counts the transactions of n deliveries, and of what makes them.
+	committed := func(what string, send func()) int {
+		batches := "SELECT COUNT(*) FROM batches"
+		before, target := number(t, db, batches), came.Load()+n
 		send()
 		eventually(t, what, func() bool { return came.Load() >= target })
-		return time.Since(began)
+		f.counts(what+" written", "SELECT COUNT(*) FROM deliveries WHERE due IS NOT NULL", 0)
+		return number(t, db, batches) - before
 	}
-	var events, tests time.Duration
-	for range windows {
-		events += arrive("events", func() { s.chats(n) })
-		tests += arrive("tests", func() {
-			var clients sync.WaitGroup
-			for range n / 20 {
-				clients.Go(func() {
-					s.many(token, 20, func(int) string { return fmt.Sprintf(`sendTestEvent(endpointId: %q, type: RUN_FINISHED) { id }`, id) })
-				})
-			}
-			clients.Wait()
-		})
-	}
-	t.Logf("%d chats and their events in %v, as many tests in %v", windows*n, events.Round(10*time.Millisecond), tests.Round(10*time.Millisecond))
+	tests := committed("tests", func() {
+		var clients sync.WaitGroup
+		for range n / 20 {
+			clients.Go(func() {
+				s.many(token, 20, func(int) string { return fmt.Sprintf(`sendTestEvent(endpointId: %q, type: RUN_FINISHED) { id }`, id) })
+			})
+		}
+		clients.Wait()
+	})
+	events := committed("events", func() { s.chats(n) })
+	t.Logf("%d tests took %d transactions, as many chats and their deliveries %d", n, tests, events)
 	if tests > events {
-		t.Errorf("%d chats and their events took %v, as many tests %v", windows*n, events, tests)
+		t.Errorf("%d tests took %d transactions, as many chats and their deliveries %d", n, tests, events)
 	}
 }

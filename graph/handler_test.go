@@ -19,11 +19,11 @@ import (
 // server is the schema's handler, without a database, for an ADMIN viewer.
 func server(t *testing.T, cfg graph.HandlerConfig) (ask func(body string) (status int, answer string)) {
 	t.Helper()
-	return servers(t, cfg)("biz_1")
+	return serversOf(t, cfg)("biz_1")
 }
 
-// servers is server, for the viewers of several businesses; "" is a caller without a credential.
-func servers(t *testing.T, cfg graph.HandlerConfig) (by func(business string) (ask func(body string) (status int, answer string))) {
+// serversOf is server, for the viewers of several businesses; "" is a caller without a credential.
+func serversOf(t *testing.T, cfg graph.HandlerConfig) (by func(business string) (ask func(body string) (status int, answer string))) {
 	t.Helper()
 	if cfg.Resolver == nil {
 		cfg.Resolver = &graph.Resolver{}
@@ -109,7 +109,7 @@ func TestPersistedQueries(t *testing.T) {
 // without one nobody sends documents that are work.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	by := servers(t, graph.HandlerConfig{})
+	by := serversOf(t, graph.HandlerConfig{})
 	ask, strange := by("biz_1"), by("")
 	persisted := func(query, known string) string {
 		hash := fmt.Sprintf("%x", sha256.Sum256([]byte(known)))

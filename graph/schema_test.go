@@ -10,6 +10,8 @@ import (
 
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
+
+	"parley/e2e/servers"
 )
 
 func load(t *testing.T, path string) *ast.Schema {
@@ -37,10 +39,7 @@ func TestSchemaKeepsItsPromises(t *testing.T) {
 func TestReleasedSchemaIsTheLastRelease(t *testing.T) {
 	t.Parallel()
 	if tags, err := exec.CommandContext(t.Context(), "git", "tag", "--merged").Output(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("git does not tell the tags: %v", err)
-		}
-		t.Skipf("git does not tell the tags: %v", err)
+		servers.Missing(t, "git does not tell the tags: %v", err)
 	} else if len(tags) == 0 {
 		return
 	}

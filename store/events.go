@@ -186,15 +186,15 @@ type Extent struct {
 	Pruned     int64  `bun:"pruned_seq"`
 }
 
-// Extents reads the feeds' extents of some businesses.
-func (s *Store) Extents(ctx context.Context, businesses ...string) ([]Extent, error) {
-	var extents []Extent
-	if len(businesses) == 0 {
-		return nil, nil
-	}
-	err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses WHERE id IN (?)", bun.List(businesses)).Scan(ctx, &extents)
-	if err != nil {
-		return nil, fmt.Errorf("read the extents of %d feeds: %w", len(businesses), err)
+// Extents reads the feeds' extents of some businesses, a few hundred at a time.
+func (s *Store) Extents(ctx context.Context, businesses ...string) (extents []Extent, err error) {
+	for some := range slices.Chunk(businesses, 500) {
+		var read []Extent
+		err := s.read.NewRaw("SELECT id, seq, pruned_seq FROM businesses WHERE id IN (?)", bun.List(some)).Scan(ctx, &read)
+		if err != nil {
+			return nil, fmt.Errorf("read the extents of %d feeds: %w", len(businesses), err)
+		}
+		extents = append(extents, read...)
 	}
 	return extents, nil
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/uptrace/bun/dialect"
 )
 
+// LogAllowed is how many bytes SQLite's log may have before lists wait for it.
+const LogAllowed = logAllowed
+
 // Reads has each query of the reading connections told to see.
 func (s *Store) Reads(see func(query string)) { s.read = s.read.WithQueryHook(hook(see)) }
 
@@ -119,18 +122,12 @@ func (s *Store) ReadForEver(ctx context.Context) error {
 	return s.read.NewRaw(query).Scan(ctx, &n)
 }
 
-// WaitForReads waits until so many reads of a business run or wait.
-func (s *Store) WaitForReads(ctx context.Context, business string, n int) {
-	for {
-		s.fair.mu.Lock()
-		t := s.fair.of[business]
-		there := t != nil && t.users == n && len(t.places) == s.fair.each
-		s.fair.mu.Unlock()
-		if there || ctx.Err() != nil {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
+// Reading says whether so many reads of a business run or wait, and as many run as may.
+func (s *Store) Reading(business string, n int) bool {
+	s.fair.mu.Lock()
+	defer s.fair.mu.Unlock()
+	t := s.fair.of[business]
+	return t != nil && t.users == n && len(t.places) == s.fair.each
 }
 
 // UsageMark is up to where runs are in the sums of hours.

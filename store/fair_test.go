@@ -38,7 +38,7 @@ func TestReadersAreShared(t *testing.T) {
 		}
 		defer reading.Wait()
 		defer end()
-		s.WaitForReads(t.Context(), viewers[0].BusinessID, 40)
+		until(t, "all read or wait", func() bool { return s.Reading(viewers[0].BusinessID, 40) })
 		for range 10 {
 			if _, err := s.Agents(b, viewers[1].BusinessID, store.PageInput{First: 10}); err != nil {
 				t.Fatalf("the other business's list: %v", err)

@@ -5,15 +5,11 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
-	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/migrate"
 )
 
@@ -41,32 +37,6 @@ func (s *Store) bringUp(ctx context.Context) error {
 	}
 	return errors.Join(s.migrateAlone(ctx, db), db.Close())
 }
-
-// patientDB is one connection to PostgreSQL on which a statement may take as long as it takes: an index over a large table takes
-// minutes. It ends with ctx, and a server that does not answer any more is noticed by the network's probes.
-func (s *Store) patientDB(ctx context.Context) (*bun.DB, error) {
-	cfg, err := postgresConfig(s.cfg.URL, "parley migration")
-	if err != nil {
-		return nil, err
-	}
-	var dialed atomic.Bool
-	dialer := net.Dialer{Timeout: cfg.ConnectTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeEvery, Interval: probeEvery}}
-	cfg.DialFunc = func(dialing context.Context, network, addr string) (net.Conn, error) {
-		if dialed.Swap(true) { // what was locked over the first connection is not any more
-			return nil, errors.New("the connection was lost")
-		}
-		conn, err := dialer.DialContext(dialing, network, addr)
-		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() })
-		}
-		return conn, err
-	}
-	db := stdlib.OpenDB(*cfg)
-	db.SetMaxOpenConns(1) // the lock is the connection's
-	return bun.NewDB(db, pgdialect.New()), nil
-}
-
-const probeEvery = 15 * time.Second
 
 // migrateAlone migrates under the migration lock, all over one connection. It gives the lock back itself: a pooler may keep the
 // session.

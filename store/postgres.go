@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -114,6 +115,32 @@ func openPool(raw string, connections int, age *generation, params ...map[string
 	db.SetMaxIdleConns(connections)
 	return &pool{bun.NewDB(db, pgdialect.New())}, nil
 }
+
+// patientDB is one connection to PostgreSQL on which a statement may take as long as it takes: an index over a large table takes
+// minutes. It ends with ctx, and a server that does not answer any more is noticed by the network's probes.
+func (s *Store) patientDB(ctx context.Context) (*bun.DB, error) {
+	cfg, err := postgresConfig(s.cfg.URL, "parley migration")
+	if err != nil {
+		return nil, err
+	}
+	var dialed atomic.Bool
+	dialer := net.Dialer{Timeout: cfg.ConnectTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeEvery, Interval: probeEvery}}
+	cfg.DialFunc = func(dialing context.Context, network, addr string) (net.Conn, error) {
+		if dialed.Swap(true) { // what was locked over the first connection is not any more
+			return nil, errors.New("the connection was lost")
+		}
+		conn, err := dialer.DialContext(dialing, network, addr)
+		if err == nil {
+			context.AfterFunc(ctx, func() { _ = conn.Close() })
+		}
+		return conn, err
+	}
+	db := stdlib.OpenDB(*cfg)
+	db.SetMaxOpenConns(1) // the lock is the connection's
+	return bun.NewDB(db, pgdialect.New()), nil
+}
+
+const probeEvery = 15 * time.Second
 
 const generationKey = "parley generation"
 

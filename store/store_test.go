@@ -71,6 +71,19 @@ func open(t *testing.T, change func(*store.Config)) *store.Store {
 	return s
 }
 
+// until waits for something that no bell tells of.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for !ok() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
 // newBusiness makes a business with an agent "demo", and its viewer.
 func newBusiness(t *testing.T, s *store.Store) *store.Viewer {
 	t.Helper()

@@ -31,8 +31,6 @@ type HubConfig struct {
 	Losses  func() int64 // how often entries were, or may have been, lost; nil: nobody counts
 	Alone   bool         // no other server changes anything: nothing is lost with the stream but what this one commits itself
 	Pages   *Pages       // what subscriptions catch up by; nil: pages of the hub's own
-	// Regressed is told of a business that the database has lost events of, which subscribers here had been given. It must not block.
-	Regressed func(business string)
 	// TellEvery is after how long a subscription whose filter selects nothing says how far it has looked; 5 s if 0, less than the
 	// time between keep-alives, which carry it.
 	TellEvery time.Duration
@@ -60,9 +58,6 @@ func NewHub(cfg HubConfig) *Hub {
 	cfg.TellEvery = cmp.Or(cfg.TellEvery, 5*time.Second)
 	if cfg.Pages == nil {
 		cfg.Pages = NewPages(cfg.Store)
-	}
-	if cfg.Regressed == nil {
-		cfg.Regressed = func(string) {}
 	}
 	return &Hub{
 		cfg: cfg, gaps: make(chan *feed, 1024), feeds: map[string]*feed{},
@@ -98,7 +93,6 @@ func (h *Hub) regressed(f *feed) {
 	f.lose()
 	h.cfg.Pages.Forget(f.business)
 	h.cfg.Log.Error("the database has lost events that subscribers were given: their subscriptions end", "business", f.business)
-	h.cfg.Regressed(f.business)
 }
 
 // missing asks Run to look after a feed that misses something. If there is no room to ask, the next poll notices.
@@ -209,16 +203,12 @@ func (h *Hub) poll(ctx context.Context) (again bool) {
 	for b, f := range feeds { // before SQL is asked, which by then has that much
 		seen[b], _ = f.gap()
 	}
-	var extents []store.Extent
-	for some := range slices.Chunk(slices.Collect(maps.Keys(seen)), catchUpPage) {
-		read, err := h.cfg.Store.Extents(ctx, some...)
-		if err != nil {
-			if ctx.Err() == nil {
-				h.cfg.Log.Warn("compare the feeds with SQL", "error", err)
-			}
-			return false
+	extents, err := h.cfg.Store.Extents(ctx, slices.Collect(maps.Keys(seen))...)
+	if err != nil {
+		if ctx.Err() == nil {
+			h.cfg.Log.Warn("compare the feeds with SQL", "error", err)
 		}
-		extents = append(extents, read...)
+		return false
 	}
 	lost, doubt := h.back.Compare(seen, extents)
 	h.mu.Lock()

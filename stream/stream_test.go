@@ -3,6 +3,7 @@ package stream_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,12 @@ import (
 	"parley/store"
 	"parley/stream"
 )
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	servers.StopShared()
+	os.Exit(code)
+}
 
 // redises are the kinds of Redis that the stream must work alike on.
 var redises = map[string]func(t *testing.T) (url string){

@@ -21,3 +21,6 @@ const (
 	MostUnwritten = maxUnwritten
 	MostHeld      = maxNumbers
 )
+
+// Shards is under how many shards' holds something may begin.
+func (w *Worker) Shards() int { return len(w.holds.all()) }

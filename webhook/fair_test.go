@@ -2,6 +2,7 @@ package webhook_test
 
 import (
 	"database/sql"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"parley/e2e/servers"
 	"parley/store"
 	"parley/store/hook"
 	"parley/webhook"
@@ -172,31 +174,111 @@ func TestALostBellIsFound(t *testing.T) {
 	})
 }
 
-// TestRewound: SQL has lost what the worker was told of, and gives the same numbers again.
-func TestRewound(t *testing.T) {
+// TestLostCommits: a failover loses what the worker was told of, and SQL gives the same numbers again, all of them or the first. With
+// nobody else to tell it, the worker delivers what happens then.
+func TestLostCommits(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	w := newWorld(t, dir, nil)
-	r := newReceiver(t, nil)
-	p, _ := w.endpoint(r.URL, store.EventTypes...)
-	w.turn("")
-	w.turn("")
-	w.settled(p.ID, 6)
-	onDisk(t, dir, func(db *sql.DB) {
-		for _, lose := range []string{"DELETE FROM deliveries WHERE seq > 3", "DELETE FROM events WHERE seq > 3", "UPDATE businesses SET seq = 3"} {
-			if _, err := db.ExecContext(t.Context(), lose); err != nil {
-				t.Fatal(err)
+	for name, lost := range map[string]int{"all numbers are given again": 1, "some are": 2} {
+		lostCommits := func(t *testing.T, url string) {
+			w := newWorldOn(t, url, nil)
+			r := newReceiver(t, nil)
+			p, _ := w.endpoint(r.URL, store.EventTypes...)
+			w.turn("")
+			w.settled(p.ID, 3)
+			for range lost {
+				w.turn("")
+			}
+			w.settled(p.ID, 3+3*lost)
+			w.goBack(3)
+			w.turn("")
+			w.settled(p.ID, 6)
+			w.turn("")
+			for _, d := range w.settled(p.ID, 9) {
+				if d.Status != store.Delivered {
+					t.Errorf("delivery %d is %s", d.Seq, d.Status)
+				}
+			}
+			if n, all := len(r.got()), 9+3*lost; n != all {
+				t.Errorf("%d attempts, want %d", n, all)
 			}
 		}
-	})
-	w.worker.Rewound(w.viewer.BusinessID)
-	w.turn("")
-	for _, d := range w.settled(p.ID, 6) {
-		if d.Status != store.Delivered {
-			t.Errorf("delivery %d is %s", d.Seq, d.Status)
-		}
+		t.Run(name, func(t *testing.T) { onBoth(t, lostCommits) })
 	}
-	if n := len(r.got()); n != 9 {
-		t.Errorf("%d attempts, want 9", n)
+}
+
+// TestLateRenewals: the hold on all shards cannot be renewed in time while attempts are in flight, others wait and a conversation goes
+// on; in one case its lease is over by then. Nobody else took it, so nothing is sent twice, and all is sent.
+func TestLateRenewals(t *testing.T) {
+	t.Parallel()
+	for name, over := range map[string]string{
+		"before the lease is over": "SELECT TRUE", "after it": "SELECT MAX(held_until) < extract(epoch FROM clock_timestamp()) * 1000000 FROM shards",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorldOn(t, servers.Database(t), func(c *webhook.Config) { c.Timeout = time.Minute })
+			release := make(chan struct{})
+			answer := sync.OnceFunc(func() { close(release) })
+			r := newReceiver(t, func(http.ResponseWriter, *http.Request) { <-release })
+			t.Cleanup(answer)
+			p, _ := w.endpoint(r.URL, store.EventTypes...)
+			session := w.turn("")
+			for range 19 {
+				w.turn("")
+			}
+			until(t, "its slots are full", func() bool { return r.count() == 8 })
+			db, err := sql.Open("pgx", w.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = db.Close() }()
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.ExecContext(t.Context(), "LOCK TABLE replicas IN EXCLUSIVE MODE"); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "nothing begins", func() bool { return w.worker.Shards() == 0 })
+			w.turn(session)
+			until(t, "the lease is as old as it is to be", func() (so bool) {
+				if err := db.QueryRowContext(t.Context(), over).Scan(&so); err != nil {
+					t.Fatal(err)
+				}
+				return so
+			})
+			if err := tx.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "it is renewed", func() bool { return w.worker.Shards() == hook.Shards })
+			answer()
+			const all = 3 * 21
+			for _, d := range w.settled(p.ID, all) {
+				if d.Status != store.Delivered || d.Attempts != 1 {
+					t.Errorf("delivery %d: %s after %d attempts", d.Seq, d.Status, d.Attempts)
+				}
+			}
+			if n := r.count(); n != all {
+				t.Errorf("%d attempts of %d deliveries", n, all)
+			}
+		})
+	}
+}
+
+// goBack has the database lose what was committed after a number, as a failover may.
+func (w *world) goBack(seq int64) {
+	w.t.Helper()
+	kind, dsn := "sqlite", store.SQLitePath(w.url)
+	if store.IsPostgres(w.url) {
+		kind, dsn = "pgx", w.url
+	}
+	db, err := sql.Open(kind, dsn)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	for _, lose := range []string{"DELETE FROM deliveries WHERE seq > %d", "DELETE FROM events WHERE seq > %d", "UPDATE businesses SET seq = %d"} {
+		if _, err := db.ExecContext(w.t.Context(), fmt.Sprintf(lose, seq)); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }

@@ -67,25 +67,58 @@ func (w *Worker) changed(business string) {
 	}
 }
 
-// Rewound says that SQL has lost events of a business that were told before: its lanes begin anew from what is there.
-func (w *Worker) Rewound(business string) {
-	w.move(func() {
-		if b := w.businesses[business]; b != nil {
-			w.drop(b)
-		}
-	})
-	w.order(business)
+// rewound forgets a business of which SQL has lost events that were taken in: its lanes begin anew from what is there.
+func (w *Worker) rewound(b *business) {
+	w.cfg.Log.Error("the database has lost events that the worker knew of: what waits is read anew", "business", b.id)
+	w.drop(b)
+	w.orderLocked(b.id)
 }
 
-// business finds what is known of a business, under the hold on its shard; nil: another replica's.
+// compare finds the businesses of which a failover of the database has lost events that were taken in: their numbers have gone
+// back. It says whether it is to be repeated soon. What nothing is known of, as when nothing happens, it does not ask for.
+func (w *Worker) compare(ctx context.Context, back *stream.Regress) (again bool) {
+	seen := map[string]int64{}
+	known := map[string]*business{}
+	w.mu.Lock()
+	for id, b := range w.businesses {
+		known[id], seen[id] = b, b.last
+		for _, l := range b.lanes {
+			seen[id] = max(seen[id], l.last)
+		}
+	}
+	w.mu.Unlock()
+	extents, err := w.cfg.Store.Extents(ctx, slices.Collect(maps.Keys(seen))...)
+	if err != nil {
+		if ctx.Err() == nil {
+			w.cfg.Log.Warn("compare what is known with SQL", "error", err)
+		}
+		return false
+	}
+	lost, doubt := back.Compare(seen, extents)
+	if len(lost) > 0 {
+		w.move(func() {
+			for _, id := range lost {
+				if b := known[id]; !b.gone {
+					w.rewound(b)
+				}
+			}
+		})
+	}
+	return doubt
+}
+
+// business finds what is known of a business, under the hold on its shard; nil: it is another replica's, or may be.
 func (w *Worker) business(id string) *business {
-	under, open := w.holds.open(hook.ShardOf(id))
 	b := w.businesses[id]
-	if b != nil && (!open || b.hold != under) {
+	if b != nil && w.holds.lost(b.hold) {
 		w.drop(b)
 		b = nil
 	}
-	if b == nil && open && !w.stopping {
+	under, open := w.holds.open(hook.ShardOf(id))
+	if !open {
+		return nil
+	}
+	if b == nil && !w.stopping {
 		b = &business{id: id, hold: under, lanes: map[string]*lane{}, since: w.looking.begun}
 		w.businesses[id] = b
 	}
@@ -120,12 +153,20 @@ func (w *Worker) hear(e *stream.Entry) {
 	if b == nil {
 		return
 	}
+	if e.Seq == b.last && e.EventID != b.lastID { // SQL gives numbers again that it had given before
+		w.rewound(b)
+		if b = w.business(e.BusinessID); b == nil {
+			return
+		}
+	}
 	b.touched = time.Now()
 	late := e.Seq <= b.last
 	if e.Seq > b.last+1 {
 		b.missed, b.since = e.Seq-1, w.looking.begun
 	}
-	b.last = max(b.last, e.Seq)
+	if !late {
+		b.last, b.lastID = e.Seq, e.EventID
+	}
 	if e.Body != nil && len(e.Recipients) > 0 && !late {
 		w.bodies.Put(b.id, e.EventID, e.Body, len(e.Body))
 	}
@@ -199,20 +240,30 @@ func (w *Worker) orderLocked(where string) {
 }
 
 // look looks everywhere each second, until ctx ends, for any bell may be lost; what it finds, the bell has time to bring. While
-// the stream is away it looks more often, and gives none.
+// the stream is away it looks more often, and gives none. So often, too, it looks for what SQL has lost.
 func (w *Worker) look(ctx context.Context) {
+	var back stream.Regress
 	for quiet := time.Duration(0); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(lookQuiet):
 		}
-		switch quiet += lookQuiet; {
-		case w.cfg.NoPoll:
+		if w.cfg.NoPoll {
+			continue
+		}
+		quiet += lookQuiet
+		regular := quiet >= lookEvery
+		if regular {
+			quiet = 0
+			if w.compare(ctx, &back) {
+				quiet = lookEvery / 2
+			}
+		}
+		switch {
 		case !w.cfg.Stream.Ringing():
 			w.order(everywhere)
-		case quiet >= lookEvery:
-			quiet = 0
+		case regular:
 			_ = w.lookOnce(ctx, map[string]bool{everywhere: true}, patience)
 		}
 	}
@@ -306,7 +357,7 @@ func (w *Worker) found(lanes []hook.Lane, of map[string]bool, look int) {
 // tidy forgets the lanes that have had nothing to do for a while, and all of the shards that are not ours any more.
 func (w *Worker) tidy(now time.Time) {
 	for _, b := range w.businesses {
-		if under, open := w.holds.open(b.hold.Shard); !open || under != b.hold {
+		if w.holds.lost(b.hold) {
 			w.drop(b)
 			continue
 		}

@@ -20,7 +20,8 @@ func (p *pool) share(own int) int { return (p.size - (p.used - own)) / 2 }
 type business struct {
 	id      string
 	hold    hook.Hold // under which all of this was read: under another one it counts for nothing
-	last    int64     // the number of the last event that the bell brought
+	last    int64     // the number of the last event that the bell brought,
+	lastID  string    // and its id
 	missed  int64     // it did not bring all up to this one
 	since   int       // looks that had begun by then: a later one finds the lanes that this concerns
 	version int       // counts changes of its endpoints
@@ -79,6 +80,12 @@ func (w *Worker) begin(b *business) *task {
 	if !w.flying.may(b.flying, 1) {
 		return nil
 	}
+	if !w.holds.begin(b.hold) {
+		if w.holds.lost(b.hold) {
+			w.drop(b)
+		}
+		return nil
+	}
 	now := w.cfg.Store.Now()
 	for len(b.ready) > 0 {
 		l := b.ready[0]
@@ -88,10 +95,6 @@ func (w *Worker) begin(b *business) *task {
 		if t.job = l.next(now, func(job *hook.Job) bool { return w.room(b, t, job) }); t.job == nil {
 			w.wake(l, now)
 			continue
-		}
-		if !w.holds.begin(b.hold) {
-			w.drop(b) // its shard is another replica's by now, or about to be
-			return nil
 		}
 		w.makeReady(l) // it may have more, and stands at the end of the line
 		w.count(b, l, -1)
@@ -105,6 +108,7 @@ func (w *Worker) begin(b *business) *task {
 		}
 		return t
 	}
+	w.holds.end(b.hold.Shard)
 	return nil
 }
 

@@ -97,9 +97,23 @@ func over(job *hook.Job, target *hook.Target) bool {
 	return target.Gone || job.Epoch < target.Epoch || target.Status == store.Disabled && job.Trigger != store.TriggerTest
 }
 
-// prepare reads what the job needs and is not at hand, and says whether it may be sent then: to read may take long.
+// prepare reads what the job needs and is not at hand, and says whether it may be sent then: to read may take long. If its shard's hold
+// was not renewed meanwhile, it waits until that is done, or another replica has it.
 func (w *Worker) prepare(t *task) bool {
-	job, waited := t.job, false
+	waited, ok := w.fetch(t)
+	for ok && waited && !w.holds.good(t.hold) {
+		if w.holds.gone(t.hold) || !w.pause() {
+			return false
+		}
+		t.target = nil // it may have changed
+		_, ok = w.fetch(t)
+	}
+	return ok
+}
+
+// fetch reads what the job needs and is not at hand. It says whether it had to, and is not ok if it was cut short.
+func (w *Worker) fetch(t *task) (waited, ok bool) {
+	job := t.job
 	for t.target == nil || job.Body == nil && !over(job, t.target) {
 		waited = true
 		var found bool
@@ -112,12 +126,12 @@ func (w *Worker) prepare(t *task) bool {
 		}
 		switch {
 		case err != nil && !w.tryAgain(err):
-			return false
+			return waited, false
 		case err == nil && !found:
-			return true // it cannot be sent, but that is an outcome
+			return false, true // it cannot be sent, but that is an outcome
 		}
 	}
-	return !waited || w.holds.good(t.hold)
+	return waited, true
 }
 
 // readTarget reads the endpoint. What changed while the job waited for it is read again.
@@ -146,6 +160,11 @@ func (w *Worker) tryAgain(err error) bool {
 		return false
 	}
 	w.cfg.Log.Warn("send a delivery: trying again", "error", err)
+	return w.pause()
+}
+
+// pause waits a while, and says whether to go on.
+func (w *Worker) pause() bool {
 	select {
 	case <-w.ctx.Done():
 		return false

@@ -60,6 +60,23 @@ func (h *holds) good(under hook.Hold) bool {
 	return held != nil && held.Hold == under && (!h.shared || held.good(time.Now()))
 }
 
+// lost says whether nothing begins any more under a hold: it is another replica's, or is to be handed back. One that was not renewed in
+// time may still be.
+func (h *holds) lost(under hook.Hold) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	held := h.of[under.Shard]
+	return held == nil || held.Hold != under || held.leaving
+}
+
+// gone says whether a hold is not ours any more.
+func (h *holds) gone(under hook.Hold) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	held := h.of[under.Shard]
+	return held == nil || held.Hold != under
+}
+
 // begin counts an attempt in, if it may begin under the hold.
 func (h *holds) begin(under hook.Hold) bool {
 	h.mu.Lock()
@@ -97,14 +114,15 @@ func (h *holds) took(taken []hook.Hold, began time.Time) {
 	}
 }
 
-// renewed notes which holds SQL says are still ours, forgets the others, and marks those beyond the fair share as leaving. A
-// hold that we had lost sight of meanwhile is strange: what was read under it is forgotten, and it is to be handed back.
-func (h *holds) renewed(held []hook.Hold, share int, began time.Time) (strange []hook.Hold) {
+// renewed notes which holds SQL says are still ours, forgets the others, and marks those beyond the fair share as leaving. One that was
+// renewed too late, and that nobody took meanwhile, goes on with what is in flight: late says that there are such. A hold that we had
+// lost sight of is strange: it is to be handed back.
+func (h *holds) renewed(held []hook.Hold, share int, began time.Time) (strange []hook.Hold, late bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
 	for shard, x := range h.of {
-		if !x.good(now) || !slices.Contains(held, x.Hold) {
+		if !slices.Contains(held, x.Hold) {
 			delete(h.of, shard)
 		}
 	}
@@ -115,13 +133,14 @@ func (h *holds) renewed(held []hook.Hold, share int, began time.Time) (strange [
 			strange = append(strange, still)
 			continue
 		}
+		late = late || !x.good(now)
 		x.sureUntil = began.Add(sureFor)
 		if !x.leaving {
 			staying++
 			x.leaving, x.since = staying > share, now
 		}
 	}
-	return strange
+	return strange, late
 }
 
 // leave marks everything as leaving.
@@ -175,12 +194,12 @@ func (w *Worker) renewOnce(ctx context.Context) error {
 	defer cancel()
 	began := time.Now()
 	held, share, err := w.cfg.Hooks.RenewShards(ctx, w.replica)
-	var strange []hook.Hold
-	if err == nil {
-		strange = w.holds.renewed(held, share, began)
-	}
 	if err != nil {
 		return err
+	}
+	strange, late := w.holds.renewed(held, share, began)
+	if late { // nothing was taken in meanwhile
+		w.order(everywhere)
 	}
 	w.give(ctx, append(strange, w.holds.idle()...))
 	if missing := share - len(w.holds.all()); missing > 0 {

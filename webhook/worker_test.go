@@ -31,6 +31,7 @@ import (
 // world is a store, a stream and a worker of a test's own.
 type world struct {
 	t      *testing.T
+	url    string // of the database
 	store  *store.Store
 	hooks  *hook.Hooks
 	viewer *store.Viewer
@@ -69,7 +70,7 @@ func newWorldOn(t *testing.T, url string, change func(*webhook.Config)) *world {
 	t.Helper()
 	var worker *webhook.Worker
 	rang := make(chan struct{}, 1)
-	w := &world{t: t, rang: rang}
+	w := &world{t: t, url: url, rang: rang}
 	bell, err := stream.Open(stream.Config{Receive: func(e []stream.Entry) {
 		if !w.deaf.Load() {
 			worker.Offer(e)

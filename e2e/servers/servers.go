@@ -36,6 +36,15 @@ type T interface {
 // startWithin is how long a server may take to answer: a backstop, never a measure.
 const startWithin = 60 * time.Second
 
+// Missing skips a test for want of something, and says of what. Under CI=true the test fails.
+func Missing(t T, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(format+": CI must not skip this", args...)
+	}
+	t.Skipf(format, args...)
+}
+
 // Need finds a program that a test cannot do without.
 func Need(t T, program string, folders ...string) string {
 	t.Helper()
@@ -46,10 +55,7 @@ func Need(t T, program string, folders ...string) string {
 		}
 	}
 	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is not installed: CI must not skip this", program)
-		}
-		t.Skipf("%s is not installed", program)
+		Missing(t, "%s is not installed", program)
 	}
 	return path
 }

@@ -98,7 +98,7 @@ func TestGroupsMakeWhatWasMissedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, &transport.WebSocket{Groups: grouping()}, transport.HTTP{Events: &transport.SSE{Groups: grouping()}})
 	const missed, viewers = 1000, 40
-	w.log.gate = make(chan struct{})
+	w.log.gate, w.log.begun = make(chan struct{}), make(chan struct{}, viewers+1)
 	for range missed {
 		w.log.add()
 	}
@@ -108,8 +108,8 @@ func TestGroupsMakeWhatWasMissedOnce(t *testing.T) {
 		c.subscribe("x", fmt.Sprintf(`subscription{numbers(after:"c%d")}`, i))
 		members = append(members, c)
 	}
-	for w.log.begun.Load() <= viewers { // each of them, and the group
-		time.Sleep(time.Millisecond)
+	for range viewers + 1 { // each of them, and the group
+		<-w.log.begun
 	}
 	close(w.log.gate)
 	for i, c := range members {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/99designs/gqlgen/graphql/handler"
 
+	"parley/e2e/servers"
 	"parley/graph/transport"
 )
 
@@ -27,21 +28,14 @@ const packages = `{"private":true,"type":"module","dependencies":{"graphql":"16.
 // installed is a folder with those packages. Where Node is missing the test is skipped, but never in CI.
 func installed(t *testing.T) string {
 	t.Helper()
-	give := t.Skipf
-	if isCI() {
-		give = t.Fatalf
-	}
-	for _, program := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(program); err != nil {
-			give("%s is missing: the reference clients were not run", program)
-		}
-	}
+	servers.Need(t, "node")
+	servers.Need(t, "npm")
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "package.json"), packages)
 	install := exec.CommandContext(t.Context(), "npm", "install", "--no-audit", "--no-fund", "--prefer-offline", "--ignore-scripts")
 	install.Dir = dir
 	if out, err := install.CombinedOutput(); err != nil {
-		give("npm install: %v: %s", err, out)
+		servers.Missing(t, "npm install: %v: %s", err, out)
 	}
 	return dir
 }

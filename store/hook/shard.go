@@ -36,7 +36,7 @@ const forever = 100 * 365 * 24 * time.Hour
 func (h *Hooks) Shared() bool { return h.store.Remote() }
 
 // RenewShards says that the replica lives, and renews what it holds: in one statement, for it must be done in time. It returns
-// that, and how many shards are its fair share. It is for replicas that share: those of PostgreSQL.
+// that, and how many shards are its fair share. A hold that is over is renewed, too, unless another replica has taken the shard. It is for replicas that share: those of PostgreSQL.
 func (h *Hooks) RenewShards(ctx context.Context, replica string) (held []Hold, share int, err error) {
 	if err := h.store.SyncClock(ctx); err != nil {
 		return nil, 0, err
@@ -51,11 +51,11 @@ func (h *Hooks) RenewShards(ctx context.Context, replica string) (held []Hold, s
 	// A replica's row that is locked is about to say that it lives; a shard that is locked is being handed back.
 	err = h.store.Leases().NewRaw(`WITH mine AS (INSERT INTO replicas (id, alive_until) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until),
 		dead AS (DELETE FROM replicas WHERE id IN (SELECT id FROM replicas WHERE alive_until < ? AND id <> ? ORDER BY id FOR UPDATE SKIP LOCKED)),
-		kept AS (UPDATE shards SET held_until = ? WHERE shard IN (SELECT shard FROM shards WHERE owner = ? AND held_until > ? ORDER BY shard
+		kept AS (UPDATE shards SET held_until = ? WHERE shard IN (SELECT shard FROM shards WHERE owner = ? ORDER BY shard
 			FOR NO KEY UPDATE SKIP LOCKED) RETURNING shard, token)
 		SELECT kept.shard, COALESCE(kept.token, 0) AS token, (SELECT COUNT(*) FROM replicas WHERE alive_until >= ? AND id <> ?) + 1 AS alive
 		FROM (SELECT 1) AS one LEFT JOIN kept ON TRUE`,
-		replica, until, now, replica, until, replica, now, now, replica).Scan(ctx, &rows)
+		replica, until, now, replica, until, replica, now, replica).Scan(ctx, &rows)
 	if err != nil || len(rows) == 0 {
 		return nil, 0, fmt.Errorf("renew the shards of %s: %w", replica, err)
 	}

@@ -73,20 +73,33 @@ func TestShardsHaveOneHolder(t *testing.T) {
 	})
 }
 
-// TestALeaseThatIsOverIsTaken by whoever lives; and its holder finds that it has it no more.
-func TestALeaseThatIsOverIsTaken(t *testing.T) {
+// TestALeaseThatIsOver is renewed by its holder, under the same token, unless somebody has taken it; then its holder has it no more.
+func TestALeaseThatIsOver(t *testing.T) {
 	t.Parallel()
 	url := servers.Database(t)
 	b := newBench(t, func(t *testing.T, change func(*config)) (*store.Store, *hook.Hooks) { return open(t, url, change) }, nil)
 	execute(t, b.s, "UPDATE shards SET held_until = 1")
-	if held, _, err := b.h.RenewShards(t.Context(), "replica"); err != nil || len(held) != 0 {
-		t.Errorf("renewed what was over: %v, %v", held, err)
+	held, _, err := b.h.RenewShards(t.Context(), "replica")
+	if err != nil || len(held) != hook.Shards {
+		t.Errorf("renewed %d of what was over, %v", len(held), err)
 	}
+	for _, x := range held {
+		if b.holds[x.Shard] != x {
+			t.Errorf("renewed %+v, held %+v", x, b.holds[x.Shard])
+		}
+	}
+	if taken, err := b.h.TakeShards(t.Context(), "another", hook.Shards); err != nil || len(taken) != 0 {
+		t.Errorf("took %d that were renewed, %v", len(taken), err)
+	}
+	execute(t, b.s, "UPDATE shards SET held_until = 1")
 	if err := b.h.KeepShards(t.Context(), []hook.Hold{b.hold()}); err != nil {
 		t.Fatal(err)
 	}
 	if taken, err := b.h.TakeShards(t.Context(), "another", hook.Shards); err != nil || len(taken) != hook.Shards {
 		t.Errorf("took %d, %v", len(taken), err)
+	}
+	if held, _, err := b.h.RenewShards(t.Context(), "replica"); err != nil || len(held) != 0 {
+		t.Errorf("renewed what another has: %v, %v", held, err)
 	}
 }
 
