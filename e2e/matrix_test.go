@@ -105,7 +105,7 @@ var failures = []failure{
 func TestCrashMatrix(t *testing.T) {
 	t.Parallel()
 	deadly := filepath.Join(filepath.Dir(binary), "parley-failpoints")
-	build := exec.Command("go", "build", "-race", "-tags", "failpoints", "-o", deadly, "parley")
+	build := exec.Command("go", append(append([]string{"build"}, buildFlags...), "-tags", "failpoints", "-o", deadly, "parley")...)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the server with fail points: %v\n%s", err, out)
 	}
@@ -257,6 +257,21 @@ func newRig(t *testing.T, mode, deadly string, f failure, rnd *rand.Rand) *rig {
 	}
 	r.cursor = at(r.servers[0].query(token, `{feedCursor}`, nil), "feedCursor")
 	return r
+}
+
+// ask asks until there is an answer: a database that was away a moment ago may still refuse a request.
+func (r *rig) ask(query string, variables object) (data any) {
+	body := encode(object{"query": query, "variables": variables})
+	eventually(r.t, "an answer", func() bool {
+		status, _, raw, err := r.servers[0].try(context.Background(), "POST", "/graphql", withToken(token), body)
+		var answer any
+		if err != nil || status != http.StatusOK || json.Unmarshal(raw, &answer) != nil || at(answer, "errors") != nil {
+			return false
+		}
+		data = at(answer, "data")
+		return true
+	})
+	return data
 }
 
 func (r *rig) random(n int) int {
@@ -451,7 +466,7 @@ func (r *rig) run() string {
 	all, ends := map[string]bool{}, map[string]int{}
 	after := any(nil)
 	for more := true; more; {
-		page := at(r.servers[0].query(token, `query($after: String) { events(first: 100, after: $after) { nodes { id type runId } pageInfo { hasNextPage endCursor } } }`,
+		page := at(r.ask(`query($after: String) { events(first: 100, after: $after) { nodes { id type runId } pageInfo { hasNextPage endCursor } } }`,
 			object{"after": after}), "events")
 		for _, e := range at(page, "nodes").([]any) {
 			all[at(e, "id").(string)] = true

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	binary = filepath.Join(dir, "parley")
-	build := exec.Command("go", "build", "-race", "-o", binary, "parley")
+	build := exec.Command("go", append(append([]string{"build"}, buildFlags...), "-o", binary, "parley")...)
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build the server:", err)
