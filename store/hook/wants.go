@@ -3,6 +3,7 @@ package hook
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/uptrace/bun"
 
@@ -62,26 +63,38 @@ type birth struct {
 	UpdatedAt  store.Time           `bun:"updated_at"`
 }
 
-var wantsBulk = store.NewBulk(`SELECT new.row, w.endpoint_id, w.enabled, w.epoch FROM wants AS w, {rows}
-	WHERE w.business_id = new.business_id AND w.type = new.type AND w.agent_id = new.agent_id`,
-	store.Column{Name: "business_id", Type: "text"}, store.Column{Name: "type", Type: "text"}, store.Column{Name: "agent_id", Type: "text"})
+var wantsBulk = store.NewBulk(`SELECT new.row, w.type, w.endpoint_id, w.enabled, w.epoch FROM wants AS w, {rows}
+	WHERE w.business_id = new.business_id AND w.type IN (new.type, new.other) AND w.agent_id = new.agent_id`,
+	store.Column{Name: "business_id", Type: "text"}, store.Column{Name: "type", Type: "text"}, store.Column{Name: "other", Type: "text"},
+	store.Column{Name: "agent_id", Type: "text"})
 
 // DeliveriesFor implements store.Outbox. What it reads it reads in the transaction, which so sees every endpoint whose maker was
-// told of it before the events' cause began.
+// told of it before the events' cause began. It reads two types at once, for a turn ends with two.
 func (h *Hooks) DeliveriesFor(t *store.Tx, kinds []store.EventKind) func([]*store.Event) error {
 	of := make(map[store.EventKind][]*want, 2*len(kinds))
+	type reader struct{ business, agent string }
+	types := map[reader][]store.EventType{}
+	var readers []reader
 	for _, k := range kinds {
-		all := k
-		all.AgentID = ""
-		for _, k := range []store.EventKind{k, all} {
-			if _, read := of[k]; read {
+		for _, agent := range []string{k.AgentID, ""} {
+			r := reader{k.BusinessID, agent}
+			if slices.Contains(types[r], k.Type) {
 				continue
 			}
-			of[k] = nil
-			t.Bulk(store.ReadOnly, "", wantsBulk, []any{k.BusinessID, string(k.Type), k.AgentID}, func(scan func(...any) error) error {
+			if types[r] == nil {
+				readers = append(readers, r)
+			}
+			types[r] = append(types[r], k.Type)
+		}
+	}
+	for _, r := range readers {
+		for pair := range slices.Chunk(types[r], 2) {
+			t.Bulk(store.ReadOnly, "", wantsBulk, []any{r.business, string(pair[0]), string(pair[len(pair)-1]), r.agent}, func(scan func(...any) error) error {
 				w := new(want)
+				err := scan(&w.Type, &w.EndpointID, &w.Enabled, &w.Epoch)
+				k := store.EventKind{BusinessID: r.business, AgentID: r.agent, Type: w.Type}
 				of[k] = append(of[k], w)
-				return scan(&w.EndpointID, &w.Enabled, &w.Epoch)
+				return err
 			})
 		}
 	}
