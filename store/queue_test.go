@@ -66,7 +66,7 @@ func TestWritesAreShared(t *testing.T) {
 // wait for more than two of its batches, and their rows.
 func TestRowsAreShared(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
-		var mu sync.Mutex // guards committed
+		var mu sync.Mutex        // guards committed
 		var committed [][]string // whose events each batch had
 		s := open(t, func(c *store.Config) {
 			c.Committed = func(events []*store.Event) {
