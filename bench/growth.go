@@ -86,6 +86,9 @@ func (r *rig) lists(ctx context.Context, of side, events int) (f figures, err er
 	if err := s.restart(func() error { return s.fillEvents(ctx, template, events/perChat) }); err != nil {
 		return nil, err
 	}
+	if err := s.summed(ctx, template, events); err != nil {
+		return nil, err
+	}
 	if err := repeat(ctx, s.url, rare, 1, rareAfter); err != nil {
 		return nil, err
 	}
@@ -143,6 +146,25 @@ func (r *rig) lists(ctx context.Context, of side, events int) (f figures, err er
 		f = append(f, figure{q.name + ", ms", took})
 	}
 	return f, nil
+}
+
+// summed waits until the server has summed up the usage that it was filled with, as it would have by and by.
+func (s *server) summed(ctx context.Context, template string, n int) error {
+	f, err := s.filler(ctx, template, n, false)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.ExecContext(ctx, "SELECT id FROM usage_marks WHERE 1 = 0"); err != nil {
+		return nil //nolint:nilerr // of a version that sums up nothing
+	}
+	old := time.Now().Add(-time.Hour).UnixMilli()
+	query := fmt.Sprintf(`SELECT COUNT(*) FROM (SELECT 1 FROM runs WHERE id > (SELECT id FROM usage_marks WHERE kind = 'run') AND id < 'run_%08x-%04x' LIMIT 1) AS left_over`, old>>16, old&0xffff)
+	return until(ctx, 10*settled, "usage is summed up", func() (done bool, err error) {
+		left := 0
+		err = f.QueryRowContext(ctx, query).Scan(&left)
+		return left == 0, err
+	})
 }
 
 // allEnded waits until nothing is left to deliver.

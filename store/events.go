@@ -11,29 +11,6 @@ import (
 
 // Readers of events go by numbers: of a span of a feed all there are, or those that a filter's index names.
 
-// Head is what readers select an event by, without its document.
-type Head struct {
-	Seq            int64     `bun:"seq"`
-	ID             string    `bun:"id"`
-	Type           EventType `bun:"type"`
-	Channel        Channel   `bun:"channel"`
-	Direction      Direction `bun:"direction"`
-	AgentID        *string   `bun:"agent_id"`
-	ConversationID *string   `bun:"conversation_id"`
-	SessionID      *string   `bun:"session_id"`
-}
-
-// EventHeads reads the heads of a business's events after a number and up to another, oldest first.
-func (s *Store) EventHeads(ctx context.Context, business string, after, upTo int64) ([]Head, error) {
-	var heads []Head
-	err := s.read.NewSelect().TableExpr("events").Column("seq", "id", "type", "channel", "direction", "agent_id", "conversation_id", "session_id").
-		Where("business_id = ? AND seq > ? AND seq <= ?", business, after, upTo).Order("seq").Scan(ctx, &heads)
-	if err != nil {
-		return nil, fmt.Errorf("read the heads of %s after %d: %w", business, after, err)
-	}
-	return heads, nil
-}
-
 // EventsAt reads the events with these numbers, oldest first. What retention has removed is missing.
 func (s *Store) EventsAt(ctx context.Context, business string, seqs []int64) ([]*Event, error) {
 	if len(seqs) == 0 {

@@ -14,36 +14,32 @@ import (
 	"parley/store"
 )
 
-// Pages reads events for those who catch up: viewers that resume, lanes of the delivery worker that are behind, replays. Feeds are
-// read in pages of PageNumbers numbers, at the same places for all, and what several want at a time is read once. It is kept for a
-// moment, in caches that are bounded in bytes and shared by business: one that catches up on much pushes out what is its own.
+// Pages reads events for viewers that resume. What several want at a time is read once, and kept for a moment, in a cache that is
+// bounded in bytes and shared by business: one that catches up on much pushes out what is its own.
 type Pages struct {
 	store  *store.Store
 	flight singleflight.Group
-	heads  *lru.Cache[place, kept[[]store.Head]]
 	events *lru.Cache[place, kept[*store.Event]]
 
 	mu    sync.Mutex     // guards times
 	times map[string]int // how often what was read of a business was forgotten
 }
 
-// PageNumbers is how many numbers a page has: page 0 those from 1 on.
+// PageNumbers is how many numbers are read at once, without a filter from a multiple of it; with one so many events.
 const PageNumbers = 256
 
 const (
-	headsBytes  = 4 << 20
 	eventsBytes = 8 << 20
 	// pagesLife is for how long what was read is given out. Events do not change, but a failover may lose them, and give their
 	// numbers to others.
 	pagesLife = 5 * time.Second
-	// What a head and an event take beside their strings and documents.
-	headSize, eventSize = 160, 512
+	eventSize = 512 // what an event takes beside its document
 )
 
 type place struct {
 	business string
 	time     int   // of the business: what was read in an earlier one is not found
-	n        int64 // a page, or an event's number
+	n        int64 // an event's number
 }
 
 type kept[T any] struct {
@@ -54,7 +50,7 @@ type kept[T any] struct {
 // NewPages makes the reader of a store's feeds, one for all who catch up.
 func NewPages(s *store.Store) *Pages {
 	return &Pages{
-		store: s, heads: lru.New[place, kept[[]store.Head]](headsBytes, headsBytes/4), events: lru.New[place, kept[*store.Event]](eventsBytes, eventsBytes/4),
+		store: s, events: lru.New[place, kept[*store.Event]](eventsBytes, eventsBytes/4),
 		times: map[string]int{},
 	}
 }
@@ -72,35 +68,8 @@ func (p *Pages) timeOf(business string) int {
 	return p.times[business]
 }
 
-// PageOf is the page in which a number stands.
-func PageOf(seq int64) int64 { return (seq - 1) / PageNumbers }
-
-// Heads are the heads of a page, oldest first: at least those up to the number upTo that are still kept, and maybe more.
-func (p *Pages) Heads(ctx context.Context, business string, page, upTo int64) ([]store.Head, error) {
-	key, end := place{business, p.timeOf(business), page}, (page+1)*PageNumbers
-	enough := func(heads []store.Head) bool { return len(heads) > 0 && heads[len(heads)-1].Seq >= min(upTo, end) }
-	if k, ok := p.heads.Get(key); ok && time.Now().Before(k.until) && enough(k.value) {
-		return k.value, nil
-	}
-	read := func(ctx context.Context) (any, error) {
-		heads, err := p.store.EventHeads(ctx, business, end-PageNumbers, end)
-		if err == nil {
-			size := 0
-			for _, h := range heads {
-				size += headSize + len(h.ID) + lengthOf(h.AgentID) + lengthOf(h.ConversationID) + lengthOf(h.SessionID)
-			}
-			p.heads.Put(business, key, kept[[]store.Head]{heads, time.Now().Add(pagesLife)}, size)
-		}
-		return heads, err
-	}
-	// A reading that began before may have come too early for upTo; the next one has not.
-	for again := false; ; again = true {
-		v, err := p.once(ctx, fmt.Sprint("heads ", key), read)
-		if heads, _ := v.([]store.Head); err != nil || again || enough(heads) {
-			return heads, err
-		}
-	}
-}
+// pageOf is the page in which a number stands.
+func pageOf(seq int64) int64 { return (seq - 1) / PageNumbers }
 
 // Events are the events of these numbers, which stand in order: all that are still kept, in order.
 func (p *Pages) Events(ctx context.Context, business string, seqs []int64) ([]*store.Event, error) {
@@ -141,7 +110,7 @@ func (p *Pages) Events(ctx context.Context, business string, seqs []int64) ([]*s
 func (p *Pages) after(ctx context.Context, business string, at, upTo int64, filter *store.EventFilter) (events []*store.Event, through int64, err error) {
 	var seqs []int64
 	if filter.All() {
-		for through = at; through < upTo && PageOf(through+1) == PageOf(at+1); {
+		for through = at; through < upTo && pageOf(through+1) == pageOf(at+1); {
 			through++
 			seqs = append(seqs, through)
 		}
@@ -182,11 +151,4 @@ func (p *Pages) once(ctx context.Context, key string, read func(context.Context)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-func lengthOf(s *string) int {
-	if s == nil {
-		return 0
-	}
-	return len(*s)
 }

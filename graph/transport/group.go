@@ -70,6 +70,7 @@ type group struct {
 	pages   map[int64]*page // by the number that they begin after
 	order   []int64         // of those that are made, oldest first
 	paged   int64           // their bytes
+	sparse  bool            // the last one had few results for its numbers
 }
 
 // result is what one item of a stream was made into.

@@ -126,6 +126,28 @@ func TestGroupsMakeWhatWasMissedOnce(t *testing.T) {
 	}
 }
 
+// TestGroupsPassWhatIsNotWanted has a member resume far behind the few results that it missed: it costs no execution for each page
+// of numbers between.
+func TestGroupsPassWhatIsNotWanted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, &transport.WebSocket{Groups: grouping()}, transport.HTTP{})
+	const numbers, wanted = 20_000, 100
+	w.log.begun = make(chan struct{}, numbers)
+	for range numbers {
+		w.log.add()
+	}
+	c := w.connect(t)
+	c.subscribe("x", fmt.Sprintf(`subscription{numbers(after:"c0",above:%d)}`, numbers-wanted))
+	for n := numbers - wanted + 1; n <= numbers; n++ {
+		c.expect(numberMessage("x", int64(n)))
+	}
+	if begun := len(w.log.begun); begun > 10 {
+		t.Errorf("the operation was executed %d times", begun)
+	}
+	w.log.add()
+	c.expect(numberMessage("x", numbers+1))
+}
+
 // TestGroupsServeWhatIsKept has a member resume where retention has removed the beginning of its page.
 func TestGroupsServeWhatIsKept(t *testing.T) {
 	t.Parallel()

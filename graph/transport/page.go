@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"sort"
 	"time"
 
@@ -10,8 +11,10 @@ import (
 
 const (
 	// A page is what so many numbers of a feed were made into: few, so that a member which missed little has little made that it
-	// does not get, and enough that an execution's beginning costs nothing beside what it makes.
+	// does not get, and enough that an execution's beginning costs nothing beside what it makes. Where an operation selects less
+	// than one in sparse of what it passes, a page is so many results, however many numbers they are from.
 	pageNumbers = 64
+	sparse      = 4
 
 	// groupPages is how many bytes of pages a group keeps while members catch up, and allPages how many all groups keep. Who
 	// comes after a page was dropped has it made again.
@@ -62,7 +65,10 @@ func (g *group) pageFrom(from int64) *page {
 		g.pages = map[int64]*page{}
 	}
 	g.pages[from] = p
-	until := min(from-from%pageNumbers+pageNumbers, g.last)
+	until := g.last
+	if !g.sparse {
+		until = min(until, from-from%pageNumbers+pageNumbers)
+	}
 	g.making.Go(func() { g.makePage(p, from, until) })
 	return p
 }
@@ -74,7 +80,8 @@ func (g *group) makePage(p *page, from, until int64) {
 	var reached *Place
 	func() {
 		cursor := g.place(from).Cursor
-		ctx := graphql.WithOperationContext(graphql.StartOperationTrace(g.ctx), copyOf(g.op))
+		ctx, cancel := context.WithCancel(graphql.WithOperationContext(graphql.StartOperationTrace(g.ctx), copyOf(g.op)))
+		defer cancel() // it may be stopped before its end
 		defer func() {
 			if v := recover(); v != nil {
 				_ = presentPanic(ctx, g.exec, v)
@@ -86,12 +93,16 @@ func (g *group) makePage(p *page, from, until int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	defer close(p.made)
+	if reached == nil && len(made.results) == pageNumbers {
+		reached = &made.results[pageNumbers-1].at
+	}
 	if p.failed = reached == nil; p.failed {
 		if g.pages[from] == p {
 			delete(g.pages, from)
 		}
 		return
 	}
+	g.sparse = int64(len(made.results))*sparse < reached.Seq-from
 	p.results, p.at, p.bytes, p.until = made.results, *reached, made.bytes, time.Now().Add(pageLife)
 	if g.pages[from] != p {
 		return // nobody catches up any more
@@ -151,13 +162,18 @@ func (g *group) since(ctx context.Context, at Place) *page {
 	return g.pageAfter(ctx, at.Seq)
 }
 
-// collector is the sink of a page.
+// collector is the sink of a page, until that is full.
 type collector struct {
 	results []result
 	bytes   int64
 }
 
+var errPageFull = errors.New("the page is full")
+
 func (c *collector) next(_ context.Context, body []byte, at Place) error {
+	if len(c.results) == pageNumbers {
+		return errPageFull
+	}
 	c.results = append(c.results, result{body, at})
 	c.bytes += int64(len(body)) + frameOverhead
 	return nil
