@@ -82,9 +82,9 @@ func (s *Store) Change(business string, size int, apply func(ctx context.Context
 	return s.batcher.write(&Write{Business: business, Size: size, Apply: apply})
 }
 
-// post has statements queued that nobody waits for.
-func (s *Store) post(size int, read func(t *Tx)) {
-	_ = s.batcher.enqueue(&Write{Size: size, Read: read, Apply: func(context.Context, *Tx) error { return nil }})
+// post has statements of a business queued that nobody waits for.
+func (s *Store) post(business string, size int, read func(t *Tx)) {
+	_ = s.batcher.enqueue(&Write{Business: business, Size: size, Read: read, Apply: func(context.Context, *Tx) error { return nil }})
 }
 
 func (b *batcher) write(w *Write) error {

@@ -108,10 +108,12 @@ func (s *Store) Authenticate(ctx context.Context, kind CredentialKind, secret st
 		return nil, ErrUnauthenticated
 	}
 	if now := s.Now(); c.LastUsedAt == nil || now.Sub(*c.LastUsedAt) > lastUsedStep {
-		s.touch(c.ID, now)
+		s.touch(c.BusinessID, c.ID, now)
 	}
 	return &Viewer{BusinessID: c.BusinessID, Credential: c}, nil
 }
+
+const authenticateLimit = 3 * time.Second
 
 // authenticateSQL is prepared: to parse and plan it takes three times as long as to run it.
 func (s *Store) authenticateSQL() string {
@@ -149,8 +151,8 @@ func (s *Store) credentialsOf(ctx context.Context, hashes []string) (map[string]
 }
 
 // touch notes that a credential was used. Nobody waits for it, and a server too busy to write it leaves it for the next use.
-func (s *Store) touch(id string, now Time) {
-	s.post(128, func(t *Tx) {
+func (s *Store) touch(business, id string, now Time) {
+	s.post(business, 128, func(t *Tx) {
 		t.Lock(lockCredential, id, `UPDATE credentials SET last_used_at = $1 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $3)`,
 			[]any{int64(now), id, int64(now.Add(-lastUsedStep))}, nil)
 	})

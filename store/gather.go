@@ -10,8 +10,9 @@ import (
 // Gather reads values by key, many at once: while reads are under way, one more is gathered for all who ask meanwhile. What it
 // returns was read after it was asked for.
 type Gather[V any] struct {
-	most int // reads at once
-	read func(ctx context.Context, keys []string) (map[string]V, error)
+	most  int           // reads at once
+	limit time.Duration // of one, whoever has left
+	read  func(ctx context.Context, keys []string) (map[string]V, error)
 
 	mu      sync.Mutex // guards what follows
 	next    *gathered[V]
@@ -22,26 +23,25 @@ type Gather[V any] struct {
 type gathered[V any] struct {
 	keys  []string
 	asked map[string]bool
+	begun chan struct{} // closed when it has begun
 	done  chan struct{} // closed when what follows is there
 	of    map[string]V
 	err   error
 }
 
-const (
-	gatheredMost = 500              // keys of one read
-	gatherLimit  = 10 * time.Second // for a read, whoever has left
-)
+const gatheredMost = 500 // keys of one read
 
-// NewGather makes a Gather of a function that reads the values of keys, each once, and leaves out those that are not there.
-func NewGather[V any](most int, read func(ctx context.Context, keys []string) (map[string]V, error)) *Gather[V] {
-	return &Gather[V]{most: most, read: read}
+// NewGather makes a Gather of a function that reads the values of keys, each once, and leaves out those that are not there: so many
+// reads at once, each for so long.
+func NewGather[V any](most int, limit time.Duration, read func(ctx context.Context, keys []string) (map[string]V, error)) *Gather[V] {
+	return &Gather[V]{most: most, limit: limit, read: read}
 }
 
 // Get reads a value as it is now, or later. There may be none.
 func (g *Gather[V]) Get(ctx context.Context, key string) (value V, found bool, err error) {
 	g.mu.Lock()
 	for g.next != nil && len(g.next.keys) >= gatheredMost {
-		full := g.next.done
+		full := g.next.begun
 		g.mu.Unlock()
 		select {
 		case <-full:
@@ -51,7 +51,7 @@ func (g *Gather[V]) Get(ctx context.Context, key string) (value V, found bool, e
 		g.mu.Lock()
 	}
 	if g.next == nil {
-		g.next = &gathered[V]{asked: map[string]bool{}, done: make(chan struct{})}
+		g.next = &gathered[V]{asked: map[string]bool{}, begun: make(chan struct{}), done: make(chan struct{})}
 	}
 	mine := g.next
 	if !mine.asked[key] {
@@ -84,7 +84,8 @@ func (g *Gather[V]) run(ctx context.Context) {
 			return
 		}
 		g.mu.Unlock()
-		limited, cancel := context.WithTimeout(ctx, gatherLimit)
+		close(b.begun)
+		limited, cancel := context.WithTimeout(ctx, g.limit)
 		if b.of, b.err = g.read(limited, b.keys); b.err != nil {
 			b.err = fmt.Errorf("read %d values at once: %w", len(b.keys), b.err)
 		}

@@ -81,7 +81,7 @@ func (s *Store) KeepInLine(_ context.Context, tickets []*Ticket) error {
 
 // LeaveLine takes a ticket out of the line.
 func (s *Store) LeaveLine(ticket *Ticket) {
-	s.post(128, func(t *Tx) { leaveLine(t, ticket) })
+	s.post(ticket.BusinessID, 128, func(t *Tx) { leaveLine(t, ticket) })
 }
 
 func leaveLine(t *Tx, ticket *Ticket) {

@@ -179,7 +179,7 @@ func (s *Store) prepareReads(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("prepare how to authenticate: %w", err)
 	}
-	s.authenticating = NewGather(2, s.credentialsOf)
+	s.authenticating = NewGather(2, authenticateLimit, s.credentialsOf)
 	return nil
 }
 

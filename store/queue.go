@@ -12,7 +12,7 @@ type queue struct {
 	turns   []*line // those in which somebody waits, in the order in which they are served
 	waiting int
 	closed  bool
-	rows    map[string]int // how many rows a write of a business made last, where that is more than a few
+	rows    map[string]int // how many rows a write of a business makes, where that is more than a few
 }
 
 type line struct {
@@ -125,10 +125,16 @@ func (q *queue) made(rows map[string]int, batch []*Write) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for business, n := range writes {
-		each := rows[business] / n
-		if _, known := q.rows[business]; each <= fewRows || !known && len(q.rows) >= knownRows {
+		each := max(rows[business]/n, q.rows[business]*3/4) // not all of its writes make rows
+		if each <= fewRows {
 			delete(q.rows, business)
 			continue
+		}
+		if _, known := q.rows[business]; !known && len(q.rows) >= knownRows {
+			for any := range q.rows {
+				delete(q.rows, any)
+				break
+			}
 		}
 		q.rows[business] = each
 	}

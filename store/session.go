@@ -193,9 +193,13 @@ func (lock *Session) refusal(ctx context.Context, t *Tx) error {
 	return ErrSessionBusy
 }
 
-// KeepTurns prolongs the hold of turns on their sessions, while they run.
+// KeepTurns prolongs the hold of turns on their sessions, while they run. It must not wait behind anybody's lists.
 func (s *Store) KeepTurns(ctx context.Context, runs []string, lease time.Duration) error {
-	return s.InTx(ctx, func(ctx context.Context, t *Tx) error {
+	db := s.db
+	if s.remote() {
+		db = s.keyed
+	}
+	return s.inTxOn(ctx, db, func(ctx context.Context, t *Tx) error {
 		var sessions []string
 		err := t.NewRaw("SELECT id FROM sessions WHERE id IN (SELECT session_id FROM runs WHERE id IN (?)) AND run_id IN (?) ORDER BY id"+
 			s.Locking("NO KEY UPDATE"), bun.List(runs), bun.List(runs)).Scan(ctx, &sessions)
@@ -235,13 +239,15 @@ func (s *Store) FinishTurn(_ context.Context, turn *Turn, text string, steps ...
 	err := s.Write(&Write{
 		Business: turn.Run.BusinessID, Size: size,
 		Read: func(t *Tx) {
-			sequence = 0
+			if sequence = 0; !t.end(turn.Run.ID) {
+				return
+			}
 			t.Bulk(LockSessions, turn.SessionID, unlockBulk, []any{turn.SessionID, turn.Run.ID, turn.Run.Fence, int64(t.Now.Add(s.cfg.SessionTTL))},
 				func(scan func(...any) error) error { return scan(&sequence) })
 			t.Expect(turn.Run.kind(MessageCreated), turn.Run.kind(RunFinished))
 		},
 		Apply: func(_ context.Context, t *Tx) error {
-			if sequence == 0 || !t.end(turn.Run.ID) {
+			if sequence == 0 {
 				return errTurnLost
 			}
 			run := *turn.Run
@@ -277,7 +283,9 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...Run
 	return s.Write(&Write{
 		Business: run.BusinessID, Size: 1024,
 		Read: func(t *Tx) {
-			sequence = 0
+			if sequence = 0; !t.end(run.ID) {
+				return
+			}
 			if s.remote() { // first: a statement that waits for another replica, which ends the run too, would not see that it has
 				t.Lock(LockSessions, *run.SessionID, `SELECT id FROM sessions WHERE id = $1 FOR UPDATE`, []any{*run.SessionID}, nil)
 			}
@@ -288,7 +296,7 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...Run
 			t.Expect(run.kind(RunFailed))
 		},
 		Apply: func(_ context.Context, t *Tx) error {
-			if sequence == 0 || !t.end(run.ID) {
+			if sequence == 0 {
 				return errTurnLost
 			}
 			failed := *run

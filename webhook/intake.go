@@ -307,7 +307,11 @@ func (w *Worker) lookOnce(ctx context.Context, of map[string]bool, patience time
 	}
 	asked := slices.Collect(maps.Keys(of))
 	var shards []int
-	for _, x := range w.holds.all() {
+	holds := w.holds.all()
+	if w.holds.late() {
+		look = 0 // what waits in a shard whose renewal is late is not looked for
+	}
+	for _, x := range holds {
 		if of == nil || slices.ContainsFunc(asked, func(b string) bool { return hook.ShardOf(b) == x.Shard }) {
 			shards = append(shards, x.Shard)
 		}

@@ -11,6 +11,7 @@ const (
 	maxReads    = 4 // from SQL at once
 	ownReads    = 2 // of one business
 	readAgain   = 250 * time.Millisecond
+	readLimit   = 10 * time.Second       // of what many attempts need
 	refusedMost = 2000                   // rows that a reading skips because there was no room for them in the one before
 	stuck       = 250 * time.Millisecond // a lane of which nothing ended for so long has no use for what waits in its window
 

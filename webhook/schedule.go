@@ -77,7 +77,7 @@ func (w *Worker) dispatch() (first *task) {
 
 // begin begins an attempt of the business, unless there is none to begin.
 func (w *Worker) begin(b *business) *task {
-	if !w.flying.may(b.flying, 1) {
+	if b.gone || !w.flying.may(b.flying, 1) {
 		return nil
 	}
 	if !w.holds.begin(b.hold) {

@@ -102,7 +102,7 @@ func over(job *hook.Job, target *hook.Target) bool {
 func (w *Worker) prepare(t *task) bool {
 	waited, ok := w.fetch(t)
 	for ok && waited && !w.holds.good(t.hold) {
-		if w.holds.gone(t.hold) || !w.pause() {
+		if w.holds.lost(t.hold) || !w.pause() {
 			return false
 		}
 		t.target = nil // it may have changed

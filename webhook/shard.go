@@ -106,6 +106,18 @@ func (h *holds) all() (out []hook.Hold) {
 	return out
 }
 
+// late says whether there are holds that were not renewed in time, and may still be.
+func (h *holds) late() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, held := range h.of {
+		if !held.leaving && !h.usable(held) {
+			return true
+		}
+	}
+	return false
+}
+
 func (h *holds) took(taken []hook.Hold, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

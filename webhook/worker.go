@@ -87,8 +87,8 @@ func New(cfg Config) *Worker {
 		tasks: make(chan *task), permits: make(chan struct{}, maxUnwritten), outcomes: make(chan *task, maxUnwritten),
 		looks: make(chan struct{}, 1), replays: make(chan struct{}, 1),
 		bodies:     lru.New[string, []byte](maxBodies, maxOwnBody),
-		fetched:    store.NewGather(1, cfg.Hooks.Bodies),
-		targets:    store.NewGather(1, cfg.Hooks.Targets),
+		fetched:    store.NewGather(1, readLimit, cfg.Hooks.Bodies),
+		targets:    store.NewGather(1, readLimit, cfg.Hooks.Targets),
 		businesses: map[string]*business{}, looking: looking{of: map[string]bool{}}, idle: make(chan struct{}),
 		tokens: tokens{pool: pool{size: maxTokens}}, flying: pool{size: maxInFlight}, numbers: pool{size: maxNumbers}, heavy: pool{size: maxHeavy},
 	}
