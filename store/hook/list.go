@@ -153,7 +153,7 @@ func (h *Hooks) read(ctx context.Context, business string, waiting []string, fil
 	case *filter.Status == store.Delivered:
 		pages = append(pages, of().Where("d.status = ?", store.Delivered))
 	case *filter.Status == store.Failed || *filter.Status == store.Skipped:
-		pages = append(pages, of().Where("d.status = ? AND d.status IN ('failed', 'skipped')", *filter.Status))
+		pages = append(pages, of().Where("d.status = ? AND d.status IN ('failed', 'skipped')", *filter.Status).OrderExpr(byStatus))
 		for _, id := range waiting {
 			pages = append(pages, h.waitingAt(business, id).Where("d.status <> 'delivered' AND "+overSQL+" AND "+endedSQL+" = ?", *filter.Status))
 		}
@@ -176,9 +176,14 @@ func (h *Hooks) read(ctx context.Context, business string, waiting []string, fil
 	return rows, nil
 }
 
+// byStatus begins an order that is no key's: else SQLite would rather walk all of an endpoint's deliveries, in whose key they
+// have it, than sort those of one event.
+const byStatus = "d.seq DESC, d.event_id || '' DESC"
+
 // waitingAt selects what waits for an endpoint, by its index.
 func (h *Hooks) waitingAt(business, endpoint string) *bun.SelectQuery {
-	return h.shown().Where("d.shard = ? AND d.endpoint_id = ? AND d.due IS NOT NULL AND d.business_id = ?", ShardOf(business), endpoint, business)
+	return h.shown().Where("d.shard = ? AND d.endpoint_id = ? AND d.due IS NOT NULL AND d.business_id = ?", ShardOf(business), endpoint, business).
+		OrderExpr(byStatus)
 }
 
 // DeliveriesOf reads the same page of each endpoint's deliveries, newest first, by endpoint.
@@ -197,7 +202,7 @@ func (h *Hooks) DeliveriesOf(ctx context.Context, business string, endpoints []s
 			case *status == store.Delivered:
 				q = q.Where("d.status = ?", *status)
 			case *status == store.Failed || *status == store.Skipped:
-				q = q.Where("d.status = ? AND d.status IN ('failed', 'skipped')", *status)
+				q = q.Where("d.status = ? AND d.status IN ('failed', 'skipped')", *status).OrderExpr(byStatus)
 				over := h.waitingAt(business, id).Where("d.status <> 'delivered' AND "+overSQL+" AND "+endedSQL+" = ?", *status)
 				pages = append(pages, newest(over, after, page.First+1))
 			default:
