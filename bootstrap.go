@@ -35,7 +35,12 @@ func bootstrap(ctx context.Context, st *store.Store, s *Settings, address string
 		if err := explain(ctx, st, s, log); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(stdout, "Parley is running at %s\n", address)
+		_, err = fmt.Fprintf(stdout, `Parley is running at %[1]s
+
+The page is at %[1]s/ and asks for an access token. "parley token create" (or "go run . token create") makes one
+beside this server, and prints a link that signs in.
+
+`, address)
 		return err
 	}
 	_, err = fmt.Fprintf(stdout, `Parley is running at %[1]s
@@ -49,11 +54,13 @@ Say something to the agent:
 
   curl -sS %[1]s/agents/demo/chat -H 'X-API-Key: %[2]s' -H 'Content-Type: application/json' -d '{"message": "When are you open on Saturday?", "channel": "whatsapp"}'
 
-Look around with GraphiQL, which is part of the server: queries, and the events live (this link holds the access token):
+Look around in the browser: queries, and the events live (this link holds the access token):
 
-  %[1]s/graphiql#%[3]s
+  %[4]s
 
-`, address, made.APIKey, made.Token)
+If they are lost: "parley token create" (or "go run . token create") makes another token at any time.
+
+`, address, made.APIKey, made.Token, signIn(address, made.Token))
 	return err
 }
 

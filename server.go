@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -36,6 +37,7 @@ import (
 // command is the command line.
 type command struct {
 	Settings
+	Version kong.VersionFlag `name:"version" help:"Show version, commit and Go's version."`
 
 	Serve    struct{} `cmd:"" default:"1" help:"Run the server. This is what parley does without a command."`
 	Business struct {
@@ -43,6 +45,12 @@ type command struct {
 			Name string `arg:"" help:"Its name."`
 		} `cmd:"" help:"Make another business, and print its id, an API key and an ADMIN token, once. Works beside a running server; before the first start it takes the place of the demo business."`
 	} `cmd:"" help:"Businesses."`
+	Token struct {
+		Create struct {
+			Business string `placeholder:"ID" help:"Whose token; without it, of the only business there is."`
+			Scope    string `default:"ADMIN" enum:"READ,OPERATE,ADMIN" placeholder:"SCOPE" help:"What it may do: READ, OPERATE or ADMIN (default: ${default})."`
+		} `cmd:"" help:"Make an access token, and print it with a sign-in link, once. Works beside a running server, and when all other tokens are lost."`
+	} `cmd:"" help:"Access tokens."`
 }
 
 func main() {
@@ -64,7 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var cmd command
 	helped := false
 	parser, err := kong.New(&cmd, kong.Name("parley"), kong.Description("Conversational agents: chat, live events, signed webhooks."),
-		kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }))
+		kong.Vars{"version": versionLine()}, kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }))
 	if err != nil {
 		panic(err) // the command line's own definition is wrong
 	}
@@ -72,22 +80,27 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if helped {
 		return exitOK
 	}
+	if unknown := misspelt(os.Environ(), settingNames(parser.Model)); unknown != nil {
+		err = errors.Join(err, errors.New(strings.Join(unknown, "; ")+": --help shows all settings"))
+	}
 	if err == nil {
-		if parsed.Command() == "business create <name>" {
+		switch parsed.Command() {
+		case "business create <name>":
 			err = createBusiness(ctx, &cmd, stdout)
-		} else {
+		case "token create":
+			err = createToken(ctx, &cmd, stdout)
+		default:
 			err = serve(ctx, &cmd.Settings, stdout, stderr)
 		}
 	}
-	var failed *failure
-	switch {
-	case err == nil:
+	if err == nil {
 		return exitOK
-	case errors.As(err, &failed):
-		_, _ = fmt.Fprintf(stderr, "parley: %v\n", err)
+	}
+	_, _ = fmt.Fprintf(stderr, "parley: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+	var failed *failure
+	if errors.As(err, &failed) {
 		return exitFailed
 	}
-	_, _ = fmt.Fprintf(stderr, "parley: %v\n", err)
 	return exitRefused
 }
 
@@ -106,16 +119,16 @@ const (
 // serve runs the server until ctx ends, and then stops it in good order.
 func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 	log := slog.New(requestLog{slog.NewTextHandler(stderr, nil)})
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
+	listener, err := openListener(ctx, s.Addr)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", s.Addr, err)
+		return err
 	}
 	defer func() { _ = listener.Close() }()
 	p, err := assemble(ctx, s, log)
 	if err != nil {
 		return err
 	}
-	if err := bootstrap(ctx, p.store, s, address(listener.Addr()), stdout, log); err != nil {
+	if err := bootstrap(ctx, p.store, s, address(listener.Addr().String()), stdout, log); err != nil {
 		return errors.Join(err, p.store.Close())
 	}
 	if s.AllowPrivateWebhooks {
@@ -127,13 +140,14 @@ func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 	return p.serve(ctx, listener)
 }
 
-// address is a URL at which the listener can be reached from this machine: no client connects to 0.0.0.0 or [::], which
-// stand for all addresses.
-func address(listening net.Addr) string {
-	if tcp, ok := listening.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
-		listening = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: tcp.Port}
+// address is a URL at which a server that listens on hostPort can be reached from its own machine: no client connects to 0.0.0.0
+// or [::], which stand for all addresses.
+func address(hostPort string) string {
+	host, port, err := net.SplitHostPort(hostPort)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		hostPort = net.JoinHostPort("127.0.0.1", port)
 	}
-	return "http://" + listening.String()
+	return "http://" + hostPort
 }
 
 // parts are the running server's.
@@ -256,6 +270,7 @@ func (p *parts) route() error {
 	p.health = &health{store: p.store, stream: p.stream}
 	mux := http.NewServeMux()
 	mux.Handle("/graphql", door.authenticate(p.graphql))
+	mux.Handle("GET /{$}", http.RedirectHandler("/graphiql", http.StatusFound)) // the browser takes what stands behind # along
 	mux.Handle("GET /graphiql", page)
 	mux.Handle("GET /graphiql/", page)
 	mux.HandleFunc("GET /healthz", p.health.alive)
@@ -310,6 +325,9 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 		os.Exit(exitOK) // what is in flight is left as by a crash: nothing of it is lost
 	}).Stop()
 	endWork()
+	if held, ok := listener.(*heldListener); ok {
+		held.Cease()
+	}
 	// The doors stay open while turns end: their callers, on sockets too, get their answers, and new ones are told why not.
 	drain, cancelDrain := context.WithTimeout(stop, drainLimit)
 	defer cancelDrain()
@@ -327,23 +345,4 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 		err = server.Close()
 	}
 	return errors.Join(err, p.store.Close())
-}
-
-// createBusiness is the command `business create`.
-func createBusiness(ctx context.Context, cmd *command, stdout io.Writer) error {
-	config := store.Config{URL: cmd.DatabaseURL}
-	var err error
-	if config.Sealer, err = cmd.sealer(); err != nil {
-		return err
-	}
-	s, err := store.Open(ctx, config)
-	if err != nil {
-		return err
-	}
-	made, err := s.CreateBusiness(ctx, store.BusinessInput{Name: cmd.Business.Create.Name})
-	if err == nil {
-		_, err = fmt.Fprintf(stdout, "business      %s\nAPI key       %s\naccess token  %s\n\nThese secrets are shown this once.\n",
-			made.Business.ID, made.APIKey, made.Token)
-	}
-	return errors.Join(err, s.Close())
 }

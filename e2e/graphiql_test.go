@@ -11,8 +11,8 @@ import (
 func TestGraphiQL(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	link := regexp.MustCompile(`http://\S+/graphiql#\S+`).FindString(s.stdout())
-	if link != s.url()+"/graphiql#"+token {
+	link := regexp.MustCompile(`http://\S+/#\S+`).FindString(s.stdout())
+	if link != s.url()+"/#token="+token {
 		t.Fatalf("the first start prints %q", link)
 	}
 	host := strings.TrimPrefix(s.url(), "http://")
@@ -35,6 +35,11 @@ func TestGraphiQL(t *testing.T) {
 		b.behaved(host)
 		b.eval(`fetch("http://192.0.2.1/").catch(() => {})`) // the test's own eyes
 		eventually(t, "noticed", func() bool { return b.blamed("192.0.2.1") })
+	})
+	t.Run("by a link of an earlier version", func(t *testing.T) {
+		b := browse(t)
+		b.call("Page.navigate", object{"url": s.url() + "/graphiql#" + token})
+		b.shows(`[aria-label="Headers"]`, `"Bearer `+token)
 	})
 	t.Run("by the printed link", func(t *testing.T) {
 		b := browse(t)

@@ -21,6 +21,7 @@ var mayImport = map[string][]string{
 	"parley/bench":              {"parley/e2e/servers"},
 	"parley/e2e":                {},
 	"parley/e2e/servers":        {},
+	"parley/deploy":             {},
 	"parley/docs/tour/receiver": {},
 	"parley/docs/tour/watch":    {},
 	"parley/egress":             {},

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -37,10 +38,11 @@ func TestStartRefusals(t *testing.T) {
 	t.Cleanup(func() { _ = busy.Close() }) // after the parallel subtests
 	secretKey := "PARLEY_SECRET_KEY=" + strings.Repeat("A", 43) + "="
 	for name, c := range map[string]struct {
-		env    []string
-		args   []string
-		files  map[string]string
-		expect string
+		env     []string
+		args    []string
+		files   map[string]string
+		sockets bool // some are said to be handed over, as systemd does
+		expect  string
 	}{
 		"busy port":        {env: []string{"PARLEY_ADDR=" + busy.Addr().String()}, expect: "address already in use"},
 		"unknown flag":     {args: []string{"--nonsense"}, expect: "unknown flag"},
@@ -74,6 +76,14 @@ func TestStartRefusals(t *testing.T) {
 		"token of umlauts": {env: []string{"PARLEY_BOOTSTRAP_TOKEN=at_ä0123456789abc"}, expect: "PARLEY_BOOTSTRAP_TOKEN must begin with at_"},
 		"escaped token":    {env: []string{`PARLEY_BOOTSTRAP_TOKEN=at_\x0123456789abc`}, expect: "PARLEY_BOOTSTRAP_TOKEN must begin with at_"},
 		"long token":       {env: []string{"PARLEY_BOOTSTRAP_TOKEN=at_" + strings.Repeat("x", 198)}, expect: "200 at most"},
+		"misspelt":         {env: []string{"PARLEY_ADRESS=x"}, expect: "PARLEY_ADRESS is no setting, PARLEY_ADDR is"},
+		"all misspelt":     {env: []string{"PARLEY_SECRETKEY=hidden", "PARLEY_RETENTON=1h"}, expect: "PARLEY_RETENTON is no setting, PARLEY_RETENTION is; PARLEY_SECRETKEY is no setting, PARLEY_SECRET_KEY is: --help"},
+		"misspelt, wrong":  {env: []string{"PARLEY_RETENTON=1h", "PARLEY_TURN_TIMEOUT=0s"}, expect: "PARLEY_TURN_TIMEOUT must be more than 0; PARLEY_RETENTON is no setting"},
+		"misspelt command": {args: []string{"token", "create"}, env: []string{"PARLEY_DATABASEURL=x"}, expect: "PARLEY_DATABASE_URL is"},
+		"several sockets":  {env: []string{"LISTEN_FDS=2"}, sockets: true, expect: "LISTEN_FDS is 2"},
+		"no socket":        {env: []string{"LISTEN_FDS=1"}, sockets: true, expect: "take the socket of LISTEN_FDS"},
+		"unreadable key":   {files: map[string]string{"parley.db.key/in": "the way"}, expect: "read the secret key file"},
+		"damaged key":      {files: map[string]string{"parley.db.key": "hidden"}, expect: "the secret key file parley.db.key"},
 		"no folder":        {env: []string{"PARLEY_DATABASE_URL=file:nowhere/parley.db"}, expect: "nowhere"},
 		"a folder":         {env: []string{"PARLEY_DATABASE_URL=file:."}, expect: "database"},
 		"not a database":   {files: map[string]string{"parley.db": strings.Repeat("this is no database", 999)}, expect: "not a database"},
@@ -82,13 +92,16 @@ func TestStartRefusals(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			for file, text := range c.files {
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700), os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600)); err != nil {
 					t.Fatal(err)
 				}
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, binary, c.args...)
+			if c.sockets {
+				cmd = exec.CommandContext(ctx, "sh", "-c", `LISTEN_PID=$$ exec "$0" 3</dev/null`, binary)
+			}
 			cmd.Dir, cmd.Env = dir, append(append(clean(), "PARLEY_ADDR=127.0.0.1:0"), c.env...)
 			var out, errs bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &errs

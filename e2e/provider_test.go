@@ -158,14 +158,14 @@ func TestThreeLines(t *testing.T) {
 	}
 	model := completions(t, says("Good ", "day."))
 	addr := servers.FreePort(t)
-	for _, change := range [][2]string{{"http://127.0.0.1:11434/v1", model.URL + "/v1"}, {"127.0.0.1:8080", addr}, {"go run .", binary}} {
+	for _, change := range [][2]string{{"http://127.0.0.1:11434/v1", model.URL + "/v1"}, {"127.0.0.1:8081", addr}, {"go run .", binary}} {
 		if !strings.Contains(lines, change[0]) {
 			t.Errorf("nothing says %s", change[0])
 		}
 		lines = strings.ReplaceAll(lines, change[0], change[1])
 	}
 	cmd := exec.Command("sh", "-c", lines)
-	cmd.Dir, cmd.Env = t.TempDir(), append(clean(), "PARLEY_ADDR="+addr)
+	cmd.Dir, cmd.Env = t.TempDir(), clean()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := os.Create(filepath.Join(cmd.Dir, "out"))
 	if err != nil {

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"os/exec"
 	"path/filepath"
@@ -70,4 +71,26 @@ func TestTour(t *testing.T) {
 	receiving("16:00")
 	s.chat("When are you open on Saturday?", "") // whatever happened before the subscription began, this comes after it
 	watching("MESSAGE_CREATED OUTBOUND")
+}
+
+// TestTourRefusals: a receiver without a secret would take what anybody signs, and a watcher without a token would see nothing.
+func TestTourRefusals(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, secrets := range map[string][]string{"receiver": {"", "whsec_", "whsec_…", "c2VjcmV0"}, "watch": {"", "sk_key"}} {
+		program := filepath.Join(dir, name)
+		if out, err := exec.Command("go", "build", "-o", program, "parley/docs/tour/"+name).CombinedOutput(); err != nil {
+			t.Fatalf("%s, %v", out, err)
+		}
+		option := map[string]string{"receiver": "-secret", "watch": "-token"}[name]
+		for _, secret := range secrets {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			cmd := exec.CommandContext(ctx, program, option, secret)
+			out, _ := cmd.CombinedOutput()
+			cancel()
+			if line := string(out); cmd.ProcessState.ExitCode() != 2 || strings.Count(line, "\n") != 1 || !strings.HasPrefix(line, name+": "+option+" must be") {
+				t.Errorf("%s %s %q: %d %q", name, option, secret, cmd.ProcessState.ExitCode(), line)
+			}
+		}
+	}
 }

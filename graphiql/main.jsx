@@ -7,9 +7,9 @@ import { createClient } from 'graphql-ws';
 import 'graphiql/style.css';
 import './page.css';
 
-// The server prints a link to this page with the first access token behind its #, which no browser sends anywhere. The token
-// leaves the address bar at once, and is kept for as long as this browser tab is open.
-const given = location.hash.slice(1);
+// A sign-in link, which the server prints, leads here with an access token behind its #, which no browser sends anywhere. The
+// token leaves the address bar at once, and is kept for as long as this browser tab is open.
+const given = location.hash.slice(1).replace(/^token=/, '');
 if (given) {
   sessionStorage.setItem('token', given);
   history.replaceState(null, '', location.pathname);
@@ -26,7 +26,7 @@ const fetch = createGraphiQLFetcher({
   wsClient: createClient({ url: location.origin.replace(/^http/, 'ws') + '/graphql', connectionParams: () => headers }),
 });
 
-const noToken = 'Put an access token into the headers below: the server prints one at its first start.\n\nThen run the query.';
+const noToken = 'Put an access token into the headers below: `parley token create` makes one.\n\nThen run the query.';
 const badToken = 'The token in the headers below opens nothing: it is mistyped, or was revoked.';
 const noSchema = 'This token may not read the schema, so nothing is completed or checked while you type.\nOperations run all the same.\n\n' +
   'ADMIN tokens may; PARLEY_INTROSPECTION=all lets everyone.';

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/uptrace/bun"
@@ -105,8 +107,21 @@ func (s *Store) Origin(ctx context.Context) (businesses int, bootstrapped bool, 
 // Business reads a business.
 func (s *Store) Business(ctx context.Context, id string) (*Business, error) {
 	b := new(Business)
-	if err := s.read.NewSelect().Model(b).Where("id = ?", id).Scan(ctx); err != nil {
+	err := s.read.NewSelect().Model(b).Where("id = ?", id).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, refuse(CodeNotFound, "business_not_found", "there is no business "+id)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read business %s: %w", id, err)
 	}
 	return b, nil
+}
+
+// Businesses reads the first businesses, in the order in which they were made.
+func (s *Store) Businesses(ctx context.Context, most int) ([]*Business, error) {
+	var list []*Business
+	if err := s.read.NewSelect().Model(&list).Order("id").Limit(int64(most)).Scan(ctx); err != nil {
+		return nil, fmt.Errorf("read the businesses: %w", err)
+	}
+	return list, nil
 }

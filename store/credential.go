@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -190,32 +191,39 @@ type NewCredential struct {
 
 // CreateAPIKey makes an API key.
 func (s *Store) CreateAPIKey(_ context.Context, v *Viewer, name string) (*NewCredential, error) {
-	return s.createCredential(v, KindAPIKey, name, "")
+	return s.createCredential(v.BusinessID, KindAPIKey, name, "", s.cfg.MaxCredentials)
 }
 
 // CreateAccessToken makes an access token.
 func (s *Store) CreateAccessToken(_ context.Context, v *Viewer, name string, scope Scope) (*NewCredential, error) {
-	return s.createCredential(v, KindAccessToken, name, scope)
+	return s.createCredential(v.BusinessID, KindAccessToken, name, scope, s.cfg.MaxCredentials)
 }
 
-func (s *Store) createCredential(v *Viewer, kind CredentialKind, name string, scope Scope) (*NewCredential, error) {
+// IssueAccessToken makes an access token by the word of the server's operator. It counts no limit: a business that has lost its
+// tokens could revoke nothing to make room for one.
+func (s *Store) IssueAccessToken(business, name string, scope Scope) (*NewCredential, error) {
+	return s.createCredential(business, KindAccessToken, name, scope, math.MaxInt)
+}
+
+// createCredential makes a credential of a business, unless that has as many as it may.
+func (s *Store) createCredential(business string, kind CredentialKind, name string, scope Scope, most int) (*NewCredential, error) {
 	if err := text(name, 1, maxCredentialName).Under("name").Err(); err != nil {
 		return nil, err
 	}
 	made := &NewCredential{Secret: newSecret(kind)}
-	err := s.Change(v.BusinessID, 512, func(ctx context.Context, t *Tx) error {
-		if err := lockCredentials(ctx, t, v.BusinessID); err != nil {
+	err := s.Change(business, 512, func(ctx context.Context, t *Tx) error {
+		if err := lockCredentials(ctx, t, business); err != nil {
 			return err
 		}
-		live, err := t.NewSelect().Model((*Credential)(nil)).Where("business_id = ? AND revoked_at IS NULL", v.BusinessID).Count(ctx)
+		live, err := t.NewSelect().Model((*Credential)(nil)).Where("business_id = ? AND revoked_at IS NULL", business).Count(ctx)
 		if err != nil {
-			return fmt.Errorf("count the credentials of %s: %w", v.BusinessID, err)
+			return fmt.Errorf("count the credentials of %s: %w", business, err)
 		}
-		if int(live) >= s.cfg.MaxCredentials {
-			sentence := fmt.Sprintf("a business may have %d live API keys and access tokens: revoke one first", s.cfg.MaxCredentials)
+		if int(live) >= most {
+			sentence := fmt.Sprintf("a business may have %d live API keys and access tokens: revoke one first", most)
 			return &Error{Code: CodeInvalid, Reason: "limit_reached", Message: sentence}
 		}
-		made.Credential = newCredential(v.BusinessID, kind, name, scope, made.Secret, t.Now)
+		made.Credential = newCredential(business, kind, name, scope, made.Secret, t.Now)
 		if _, err := t.NewInsert().Model(made.Credential).Returning("NULL").Exec(ctx); err != nil {
 			return fmt.Errorf("insert a credential: %w", err)
 		}

@@ -144,28 +144,59 @@ func Redis(t T) *Server {
 // RedisTLS starts a Redis that speaks TLS at an address beside its own, with a certificate that nobody knows.
 func RedisTLS(t T) (addr string) {
 	t.Helper()
+	cert, key := Certificate(t)
+	addr = FreePort(t)
+	_, port, _ := net.SplitHostPort(addr)
+	startRedis(t, []string{"--tls-auth-clients", "no", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-port", port})
+	return addr
+}
+
+// Certificate writes a certificate of 127.0.0.1 that nobody knows, and its key, into files.
+func Certificate(t T) (cert, key string) {
+	t.Helper()
 	signed := httptest.NewTLSServer(nil)
 	defer signed.Close()
-	key, err := x509.MarshalPKCS8PrivateKey(signed.TLS.Certificates[0].PrivateKey)
+	private, err := x509.MarshalPKCS8PrivateKey(signed.TLS.Certificates[0].PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	args := []string{"--tls-auth-clients", "no"}
-	for option, block := range map[string]*pem.Block{
-		"--tls-key-file":  {Type: "PRIVATE KEY", Bytes: key},
-		"--tls-cert-file": {Type: "CERTIFICATE", Bytes: signed.TLS.Certificates[0].Certificate[0]},
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{
+		key:  {Type: "PRIVATE KEY", Bytes: private},
+		cert: {Type: "CERTIFICATE", Bytes: signed.TLS.Certificates[0].Certificate[0]},
 	} {
-		file := filepath.Join(dir, strings.Trim(option, "-")+".pem")
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		args = append(args, option, file)
 	}
-	addr = FreePort(t)
-	_, port, _ := net.SplitHostPort(addr)
-	startRedis(t, append(args, "--tls-port", port))
-	return addr
+	return cert, key
+}
+
+// Nginx starts one with a configuration of its http block, which listens on addr.
+func Nginx(t T, addr, config string) *Server {
+	t.Helper()
+	program := Need(t, "nginx", "/usr/sbin")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "nginx.conf")
+	text := fmt.Sprintf("daemon off;\npid %[1]s/pid;\nerror_log %[1]s/error.log;\nevents {}\nhttp {\naccess_log off;\n", dir)
+	if os.Getuid() == 0 {
+		text = "user root;\n" + text // so that its workers may use dir
+	}
+	for _, temporary := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		text += fmt.Sprintf("%s_temp_path %s/%s;\n", temporary, dir, temporary)
+	}
+	if err := os.WriteFile(file, []byte(text+config+"\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{t: t, Addr: addr, make: func() *exec.Cmd {
+		cmd := exec.Command(program, "-p", dir, "-c", file, "-e", filepath.Join(dir, "error.log"))
+		cmd.Stderr = os.Stderr
+		return cmd
+	}}
+	s.Up()
+	t.Cleanup(s.Stop) // the master ends its workers
+	return s
 }
 
 // RedisCluster starts a cluster of one node, which holds all slots, and refuses commands over more than one as any cluster does.

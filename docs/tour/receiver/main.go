@@ -4,11 +4,14 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
+	"os"
+	"strings"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -18,13 +21,23 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "where to listen")
 	secret := flag.String("secret", "", "the endpoint's secret, whsec_…")
 	flag.Parse()
-	verifier, err := standardwebhooks.NewWebhook(*secret)
+	verifier, err := newVerifier(*secret)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Fprintln(os.Stderr, "receiver:", err)
+		os.Exit(2)
 	}
 	server := &http.Server{Addr: *addr, ReadHeaderTimeout: 5 * time.Second, Handler: receive(verifier)}
 	fmt.Println("receiving at http://" + *addr)
 	log.Fatal(server.ListenAndServe())
+}
+
+// newVerifier verifies with an endpoint's secret. The library would take an empty one too, with which everybody can sign.
+func newVerifier(secret string) (*standardwebhooks.Webhook, error) {
+	verifier, err := standardwebhooks.NewWebhook(secret)
+	if rest, ok := strings.CutPrefix(secret, "whsec_"); err != nil || !ok || rest == "" {
+		return nil, errors.New("-secret must be the endpoint's secret, whsec_…: the answer to its registration shows it")
+	}
+	return verifier, nil
 }
 
 func receive(verifier *standardwebhooks.Webhook) http.HandlerFunc {

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"os"
+	"strings"
 
 	"github.com/gorilla/websocket"
 )
@@ -16,6 +18,10 @@ func main() {
 	url := flag.String("url", "ws://127.0.0.1:8080/graphql", "Parley's GraphQL address")
 	token := flag.String("token", "", "an access token, at_…")
 	flag.Parse()
+	if !strings.HasPrefix(*token, "at_") {
+		fmt.Fprintln(os.Stderr, "watch: -token must be an access token, at_…: `go run . token create` makes one")
+		os.Exit(2)
+	}
 	if err := watch(*url, *token); err != nil {
 		log.Fatal(err)
 	}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// openListener takes the socket that systemd holds and hands over, or else opens one at addr.
+func openListener(ctx context.Context, addr string) (net.Listener, error) {
+	if given, err := inherited(); given != nil || err != nil {
+		return given, err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("listen on %s: address already in use: stop what runs there, or set PARLEY_ADDR", addr)
+	case err != nil:
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	return listener, nil
+}
+
+// inheritedFD is the first file descriptor that systemd hands over, by its protocol (sd_listen_fds(3)).
+const inheritedFD = 3
+
+// inherited is the listener that was handed over to this process; nil for none.
+func inherited() (net.Listener, error) {
+	count := os.Getenv("LISTEN_FDS")
+	if count == "" || os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return nil, nil
+	}
+	if count != "1" {
+		return nil, fmt.Errorf("LISTEN_FDS is %s: one socket is taken", count)
+	}
+	file := os.NewFile(inheritedFD, "LISTEN_FDS")
+	listener, err := net.FileListener(file)
+	_ = file.Close() // the listener has its own, which is closed in children
+	if err != nil {
+		return nil, fmt.Errorf("take the socket of LISTEN_FDS: %w", err)
+	}
+	tcp, ok := listener.(*net.TCPListener)
+	if !ok {
+		_ = listener.Close()
+		return nil, fmt.Errorf("take the socket of LISTEN_FDS: it is %s, not tcp", listener.Addr().Network())
+	}
+	return &heldListener{TCPListener: tcp, closed: make(chan struct{})}, nil
+}
+
+// heldListener is a listener whose socket outlives this process: who connects once this one has ceased to accept waits in the
+// kernel for the next one.
+type heldListener struct {
+	*net.TCPListener
+	once   sync.Once
+	closed chan struct{}
+}
+
+// Cease has Accept take nobody any more, and wait for Close.
+func (l *heldListener) Cease() { _ = l.SetDeadline(time.Unix(1, 0)) }
+
+// Accept takes the next connection.
+func (l *heldListener) Accept() (net.Conn, error) {
+	conn, err := l.TCPListener.Accept()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		<-l.closed
+		return nil, net.ErrClosed
+	}
+	return conn, err
+}
+
+// Close closes this process's hold on the socket.
+func (l *heldListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.TCPListener.Close()
+}
