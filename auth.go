@@ -115,13 +115,27 @@ func (g *gate) connect(ctx context.Context, payload map[string]any) (context.Con
 }
 
 func (g *gate) viewerOfSocket(ctx context.Context, payload map[string]any) (*store.Viewer, error) {
-	if header, ok := payload["Authorization"].(string); ok {
+	if header, ok := headerIn(payload, "Authorization"); ok {
 		return g.viewer(ctx, store.KindAccessToken, bearer(header))
 	}
-	if key, ok := payload["X-API-Key"].(string); ok {
+	if key, ok := headerIn(payload, "X-API-Key"); ok {
 		return g.viewer(ctx, store.KindAPIKey, key)
 	}
 	return store.ViewerOf(ctx)
+}
+
+// headerIn finds a header in a connection_init payload. Clients write its name as they like, as in a request; the name as it stands
+// here comes first.
+func headerIn(payload map[string]any, name string) (value string, ok bool) {
+	if value, ok = payload[name].(string); ok {
+		return value, true
+	}
+	for other, v := range payload {
+		if value, ok = v.(string); ok && strings.EqualFold(other, name) {
+			return value, true
+		}
+	}
+	return "", false
 }
 
 // revoked says whether the credential of a socket has been revoked. While the database is away nobody knows, and it stays.

@@ -43,7 +43,7 @@ type Settings struct {
 	Prices               string        `name:"prices" aliases:"parley-prices" env:"PARLEY_PRICES" default:"" placeholder:"JSON|FILE" help:"What models cost for a million tokens, as JSON or the name of a file with it: {\"openai/gpt-4.1-mini\": {\"input\": 0.40, \"output\": 1.60}}; empty: usage has no costs."`
 	EmbeddedModelLatency time.Duration `name:"embedded-model-latency" aliases:"parley-embedded-model-latency" env:"PARLEY_EMBEDDED_MODEL_LATENCY" default:"0s" placeholder:"DURATION" help:"The embedded model waits this long before it answers: for tests and demos (default: ${default})."`
 
-	Introspection        string `name:"introspection" aliases:"parley-introspection" env:"PARLEY_INTROSPECTION" default:"admin" enum:"admin,all,off" placeholder:"WHO" help:"GraphQL: who may introspect the schema: admin (ADMIN tokens), all (every valid credential) or off (default: ${default})."`
+	Introspection        string `name:"introspection" aliases:"parley-introspection" env:"PARLEY_INTROSPECTION" default:"all" enum:"all,admin,off" placeholder:"WHO" help:"GraphQL: who may see the schema, by introspection and at /schema.graphqls: all (every valid credential), admin (ADMIN tokens) or off (default: ${default})."`
 	MaxSockets           int    `name:"max-sockets" aliases:"parley-max-sockets" env:"PARLEY_MAX_SOCKETS" default:"2000" placeholder:"N" help:"WebSockets and event streams that a business may have open at a time, on each replica (default: ${default})."`
 	MaxSubscriptions     int    `name:"max-subscriptions" aliases:"parley-max-subscriptions" env:"PARLEY_MAX_SUBSCRIPTIONS" default:"20000" placeholder:"N" help:"Subscriptions that a business may have at a time, on each replica (default: ${default})."`
 	MaxAgents            int    `name:"max-agents" aliases:"parley-max-agents" env:"PARLEY_MAX_AGENTS" default:"1000" placeholder:"N" help:"Agents that a business may have (default: ${default})."`
@@ -105,7 +105,7 @@ func (s *Settings) Validate() error {
 	check(s.MaxSubscriptions > 0, "PARLEY_MAX_SUBSCRIPTIONS", "must be 1 or more")
 	check(s.MaxAgents > 0, "PARLEY_MAX_AGENTS", "must be 1 or more")
 	check(s.MaxEndpoints > 0, "PARLEY_MAX_ENDPOINTS", "must be 1 or more")
-	_, err = parseOrigins(s.AllowedOrigins)
+	_, err = newOrigins(s.AllowedOrigins, nil)
 	check(err == nil, "PARLEY_ALLOWED_ORIGINS", fmt.Sprintf("must be a comma separated list of origins such as https://app.example.com (%v)", err))
 	_, err = egress.NewGuard(egress.Policy{Trusted: s.privateHosts()})
 	check(err == nil, "PARLEY_PRIVATE_HOSTS", fmt.Sprintf("must be a comma separated list of host:port or CIDR (%v)", err))

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -44,7 +48,7 @@ func TestOrigins(t *testing.T) {
 	}{
 		{"its own", address, "/graphql", `{"query":"{__typename}"}`, 200, "", `{"data":{"__typename":"Query"}}`},
 		{"allowed", friend, "/graphql", `{"query":"{__typename}"}`, 200, friend, `{"data":{"__typename":"Query"}}`},
-		{"a stranger", stranger, "/graphql", `{"query":"{__typename}"}`, 403, "", `"code":"FORBIDDEN"`},
+		{"a stranger", stranger, "/graphql", `{"query":"{__typename}"}`, 403, "", `PARLEY_ALLOWED_ORIGINS`},
 		{"allowed, REST", friend, "/v1/webhooks", `{}`, 422, friend, `"detail"`},
 		{"a stranger, REST", stranger, "/v1/webhooks", `{}`, 403, "", `"code":"origin_not_allowed"`},
 	} {
@@ -55,10 +59,13 @@ func TestOrigins(t *testing.T) {
 	}
 
 	for origin, allowed := range map[string]bool{friend: true, stranger: false} {
-		res, _ := ask(t, http.MethodOptions, address+"/graphql", "", "Origin", origin, "Access-Control-Request-Method", "POST")
+		res, body := ask(t, http.MethodOptions, address+"/graphql", "", "Origin", origin, "Access-Control-Request-Method", "POST")
 		if got := res.Header.Get("Access-Control-Allow-Origin") == origin && res.StatusCode == http.StatusNoContent &&
 			strings.Contains(res.Header.Get("Access-Control-Allow-Headers"), "Authorization"); got != allowed {
 			t.Errorf("preflight of %s: %d %v", origin, res.StatusCode, res.Header)
+		}
+		if told := res.StatusCode == http.StatusForbidden && strings.Contains(body, "PARLEY_ALLOWED_ORIGINS"); told == allowed {
+			t.Errorf("preflight of %s: %d %s", origin, res.StatusCode, body)
 		}
 		dialer := websocket.Dialer{Subprotocols: []string{"graphql-transport-ws"}}
 		conn, res, err := dialer.Dial("ws"+strings.TrimPrefix(address, "http")+"/graphql", http.Header{"Origin": {origin}})
@@ -67,7 +74,8 @@ func TestOrigins(t *testing.T) {
 		}
 		if !allowed {
 			refusal, _ := io.ReadAll(res.Body)
-			if res.StatusCode != http.StatusForbidden || !strings.Contains(string(refusal), `"reason":"origin_not_allowed"`) {
+			if res.StatusCode != http.StatusForbidden || !strings.Contains(string(refusal), `"reason":"origin_not_allowed"`) ||
+				!strings.Contains(string(refusal), "PARLEY_ALLOWED_ORIGINS") {
 				t.Errorf("a WebSocket of %s: %d %s", origin, res.StatusCode, refusal)
 			}
 		}
@@ -79,8 +87,87 @@ func TestOrigins(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{"app.example.com", "https://app.example.com/path", "*", "null"} {
-		if _, err := parseOrigins(wrong); err == nil {
+		if _, err := newOrigins(wrong, nil); err == nil {
 			t.Errorf("%q was taken", wrong)
+		}
+	}
+}
+
+// TestRefusedOriginsAreLogged: once an origin, and of no more than so many, however many are made up.
+func TestRefusedOriginsAreLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	allowed, err := newOrigins("https://app.example.com", slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	guarded := allowed.guard(http.NotFoundHandler())
+	from := func(method, origin string) {
+		r := httptest.NewRequestWithContext(t.Context(), method, "/graphql", nil)
+		r.Header.Set("Origin", origin)
+		r.Header.Set("Access-Control-Request-Method", http.MethodPost)
+		guarded.ServeHTTP(httptest.NewRecorder(), r)
+		allowed.mayConnect(r)
+	}
+	for range 3 {
+		for _, method := range []string{http.MethodOptions, http.MethodPost} {
+			from(method, "https://evil.example.com")
+			from(method, "https://app.example.com")
+		}
+	}
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") ||
+		!strings.Contains(got, "PARLEY_ALLOWED_ORIGINS") || !strings.Contains(got, "origin=https://evil.example.com") {
+		t.Errorf("it logged %s", got)
+	}
+	for i := range 1000 {
+		from(http.MethodPost, fmt.Sprintf("https://%d.%s", i, strings.Repeat("x", 10_000)))
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != maxRefusedOrigins || log.Len() > 100<<10 {
+		t.Errorf("it logged %d lines of %d bytes", lines, log.Len())
+	}
+}
+
+// TestHeadersOfASocket: the payload of connection_init names its headers as clients like.
+func TestHeadersOfASocket(t *testing.T) {
+	t.Parallel()
+	address := serveInProcess(t, func(*Settings) {})
+	for _, c := range []struct{ payload, answer string }{
+		{`{"Authorization":"Bearer at_test"}`, "connection_ack"},
+		{`{"authorization":"bearer at_test"}`, "connection_ack"},
+		{`{"x-api-key":"sk_test"}`, "connection_ack"},
+		{`{"authorization":"Bearer at_wrong"}`, "4403"},
+		{`{"Authorization":"Bearer at_wrong","authorization":"Bearer at_test"}`, "4403"},
+		{`{"authorization":1}`, "4403"},
+		{`{}`, "4403"},
+	} {
+		dialer := websocket.Dialer{Subprotocols: []string{"graphql-transport-ws"}}
+		conn, _, err := dialer.Dial("ws"+strings.TrimPrefix(address, "http")+"/graphql", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.WriteMessage(websocket.TextMessage, []byte(`{"type":"connection_init","payload":`+c.payload+`}`)); err != nil {
+			t.Fatal(err)
+		}
+		_, got, err := conn.ReadMessage()
+		if answer := fmt.Sprint(string(got), err); !strings.Contains(answer, c.answer) {
+			t.Errorf("%s: %s", c.payload, answer)
+		}
+		_ = conn.Close()
+	}
+}
+
+// TestSecretsAreNotCached: no cache may keep an answer that shows a secret.
+func TestSecretsAreNotCached(t *testing.T) {
+	t.Parallel()
+	address := serveInProcess(t, func(*Settings) {})
+	for _, c := range []struct{ path, body, secret string }{
+		{"/v1/webhooks", `{"url":"https://example.com/","events":["run.failed"]}`, `"secret":"whsec_`},
+		{"/graphql", `{"query":"mutation { createApiKey(name: \"x\") { secret } }"}`, `"secret":"sk_`},
+		{"/graphql", `{"query":"mutation { createWebhookEndpoint(input: {url: \"https://example.com/2\", events: [RUN_FAILED]}) { secret } }"}`, `"secret":"whsec_`},
+	} {
+		res, body := ask(t, http.MethodPost, address+c.path, c.body, "Content-Type", "application/json", "Authorization", "Bearer at_test")
+		if !strings.Contains(body, c.secret) || res.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: %q %s", c.path, res.Header.Get("Cache-Control"), body)
 		}
 	}
 }

@@ -257,14 +257,14 @@ func (p *parts) route() error {
 	} else if limit > 0 {
 		door.limiter = p.stream.NewLimiter(limit)
 	}
-	allowed, err := parseOrigins(p.settings.AllowedOrigins)
+	allowed, err := newOrigins(p.settings.AllowedOrigins, p.log)
 	if err != nil {
 		return err
 	}
 	p.graphql = graph.NewHandler(graph.HandlerConfig{
 		Resolver: &graph.Resolver{Store: p.store, Hooks: p.hooks, Hub: p.hub, Runner: p.runner}, Authenticate: door.connect, Admit: door.admitViewer, Revoked: door.revoked,
 		Introspection: p.settings.mayIntrospect, Limits: p.settings.graphQLLimits(),
-		Sockets: p.settings.MaxSockets, Subscriptions: p.settings.MaxSubscriptions, CheckOrigin: allowed.mayConnect, Log: p.log,
+		Sockets: p.settings.MaxSockets, Subscriptions: p.settings.MaxSubscriptions, CheckOrigin: allowed.mayConnect, OriginRefusal: originRefusal, Log: p.log,
 	})
 	page := graphiql.Handler()
 	p.health = &health{store: p.store, stream: p.stream}
@@ -276,7 +276,9 @@ func (p *parts) route() error {
 	mux.HandleFunc("GET /healthz", p.health.alive)
 	mux.HandleFunc("GET /readyz", p.health.ready)
 	mux.Handle("GET /metrics", metrics(p.store, p.stream, p.graphql.Live))
-	mux.Handle("/", door.authenticate((&rest.API{Store: p.store, Hooks: p.hooks, Runner: p.runner, Log: p.log}).Handler()))
+	mux.Handle("/", door.authenticate((&rest.API{
+		Store: p.store, Hooks: p.hooks, Runner: p.runner, Log: p.log, SDL: graph.SDL(), Introspection: p.settings.mayIntrospect,
+	}).Handler()))
 	p.handler = identify(allowed.guard(mux))
 	return nil
 }

@@ -127,7 +127,7 @@ func TestHelpShowsEverySetting(t *testing.T) {
 		"PARLEY_BOOTSTRAP_TOKEN": "", "PARLEY_ALLOW_PRIVATE_WEBHOOKS": "false", "PARLEY_SESSION_TTL": "24h", "PARLEY_DELIVERY_TIMEOUT": "10s",
 		"PARLEY_DELIVERY_RETRIES": "2", "PARLEY_DELIVERY_BACKOFF": "5s", "PARLEY_ENDPOINT_GRACE": "72h", "PARLEY_SECRET_KEY": "", "PARLEY_SECRET_KEY_OLD": "", "PARLEY_TURN_TIMEOUT": "60s",
 		"PARLEY_RATE_LIMIT": "", "PARLEY_PRICES": "", "PARLEY_RETENTION": "720h", "PARLEY_PRIVATE_HOSTS": "", "PARLEY_EGRESS_PROXY": "", "OPENAI_API_KEY": "", "OPENAI_BASE_URL": "",
-		"ANTHROPIC_API_KEY": "", "PARLEY_EMBEDDED_MODEL_LATENCY": "0s", "PARLEY_INTROSPECTION": "admin", "PARLEY_GRAPHQL_MAX_TOKENS": "10000",
+		"ANTHROPIC_API_KEY": "", "PARLEY_EMBEDDED_MODEL_LATENCY": "0s", "PARLEY_INTROSPECTION": "all", "PARLEY_GRAPHQL_MAX_TOKENS": "10000",
 		"PARLEY_GRAPHQL_MAX_DEPTH": "15", "PARLEY_GRAPHQL_MAX_ALIASES": "100", "PARLEY_GRAPHQL_MAX_ROOT_FIELDS": "20", "PARLEY_GRAPHQL_MAX_COST": "20000",
 	} {
 		if !bytes.Contains(out, []byte("$"+setting)) || !bytes.Contains(out, []byte(value)) {
@@ -347,7 +347,7 @@ func TestGraphQLRefusals(t *testing.T) {
 		"a deep document":     {withToken(token), nested(8), "TOO_COMPLEX"},
 		"doubling fragments":  {withToken(token), doubling(30), "TOO_COMPLEX"},
 		"schema in schema":    {withToken(token), "{__schema{types{fields{type{fields{type{fields{type{fields{name}}}}}}}}}}", "TOO_COMPLEX"},
-		"introspection by it": {withKey(apiKey), `{ __schema { types { name } } }`, "BAD_USER_INPUT"},
+		"introspection by it": {http.Header{"Content-Type": {"application/json"}}, `{ __schema { types { name } } }`, "UNAUTHENTICATED"},
 	} {
 		code, reason := s.refused(c.header, c.query, nil)
 		if code != c.code || name == "an empty session" && reason != "session_not_found" {
@@ -366,19 +366,46 @@ func TestGraphQLRefusals(t *testing.T) {
 	}
 }
 
-// TestIntrospection: the operator says who may see the schema.
-func TestIntrospection(t *testing.T) {
+// TestSchema: every credential may see the schema, by introspection and as a file, unless the operator says otherwise.
+func TestSchema(t *testing.T) {
 	t.Parallel()
-	const query = `{ __schema { queryType { name } } }`
-	all, off := start(t, "PARLEY_INTROSPECTION=all"), start(t, "PARLEY_INTROSPECTION=off")
-	if schema := all.graphql(withKey(apiKey), query, nil); at(schema, "data", "__schema", "queryType", "name") != "Query" {
-		t.Errorf("for all: %v", schema)
+	sdl, err := os.ReadFile("../schema.graphqls")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if code, _ := all.refused(http.Header{"Content-Type": {"application/json"}}, query, nil); code == nil {
-		t.Error("for all: nobody may")
-	}
-	if code, _ := off.refused(withToken(token), query, nil); code != "BAD_USER_INPUT" {
-		t.Errorf("off: ADMIN got %v", code)
+	stranger := http.Header{"Content-Type": {"application/json"}}
+	for setting, may := range map[string]struct{ admin, key bool }{"": {true, true}, "PARLEY_INTROSPECTION=admin": {true, false}, "PARLEY_INTROSPECTION=off": {false, false}} {
+		s := start(t, strings.Fields(setting)...)
+		for _, c := range []struct {
+			who    string
+			header http.Header
+			sees   bool
+			code   string
+			status int
+		}{
+			{"an ADMIN token", withToken(token), may.admin, "FORBIDDEN", 403},
+			{"a key", withKey(apiKey), may.key, "FORBIDDEN", 403},
+			{"nobody", stranger, false, "UNAUTHENTICATED", 401},
+			{"a bad token", withToken("at_wrong"), false, "UNAUTHENTICATED", 401},
+		} {
+			status, header, file, err := s.try(t.Context(), "GET", "/schema.graphqls", c.header, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, query := range []string{`{ __schema { queryType { name } } }`, `{ __type(name: "Query") { name } }`} {
+				answer := s.graphql(c.header, query, nil)
+				seen := at(answer, "data", "__schema", "queryType", "name") == "Query" || at(answer, "data", "__type", "name") == "Query"
+				if code := at(answer, "errors", 0, "extensions", "code"); seen != c.sees || !seen && code != c.code {
+					t.Errorf("%s %s: %v", setting, c.who, answer)
+				}
+			}
+			switch {
+			case !c.sees && status == c.status:
+			case c.sees && status == http.StatusOK && strings.TrimSpace(string(file)) == strings.TrimSpace(string(sdl)) && header.Get("Content-Type") == "text/plain; charset=utf-8":
+			default:
+				t.Errorf("%s %s: %d %v %.200s", setting, c.who, status, header, file)
+			}
+		}
 	}
 }
 

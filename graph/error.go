@@ -40,6 +40,11 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 		if errors.As(err, &gql) {
 			out.Path, out.Locations = gql.Path, gql.Locations
 		}
+		if gql != nil && gql.Message == introspectionDisabled {
+			if _, err = store.ViewerOf(ctx); err == nil {
+				err = store.ErrSchemaHidden
+			}
+		}
 		refusal, refused := store.AsError(store.Cause(ctx, err))
 		switch {
 		case refused:
@@ -60,7 +65,7 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 			} else if refusal.Code == store.CodeInvalid { // of the operation as a whole, such as limit_reached
 				out.Extensions["validation"] = store.Faults{{Loc: []any{}, Msg: refusal.Message, Type: refusal.Reason}}
 			}
-		case gql != nil && (gql.Err == nil || gql.Message == introspectionDisabled): // of gqlparser: the document is at fault
+		case gql != nil && gql.Err == nil: // of gqlparser: the document is at fault
 			out.Message = short(gql.Message)
 			out.Extensions = map[string]any{"code": string(store.CodeInvalid)}
 			switch {

@@ -31,6 +31,8 @@ type HandlerConfig struct {
 	Revoked func(ctx context.Context) bool
 	// CheckOrigin says whether a page of the request's origin may open a WebSocket; nil: one of this host.
 	CheckOrigin func(*http.Request) bool
+	// OriginRefusal is what the others are told.
+	OriginRefusal string
 	// Introspection says whether a viewer may see the schema by introspection.
 	Introspection func(*store.Viewer) bool
 	// Sockets is how many WebSockets and event streams a business may have open at a time; 2,000 if 0.
@@ -66,7 +68,7 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	groups := &transport.Groups{Of: shared}
 	live := &transport.WebSocket{
 		Authenticate: orTryAgain(cfg.Authenticate), Admit: cfg.Admit,
-		CheckOrigin: cfg.CheckOrigin, Groups: groups, Quota: quota, Log: cfg.Log,
+		CheckOrigin: cfg.CheckOrigin, OriginRefusal: cfg.OriginRefusal, Groups: groups, Quota: quota, Log: cfg.Log,
 	}
 	events := &transport.SSE{Revoked: store.ErrUnauthenticated, Groups: groups, Quota: quota, Log: cfg.Log}
 	if cfg.Revoked != nil {

@@ -20,6 +20,9 @@ type API struct {
 	Hooks  *hook.Hooks
 	Runner *agent.Runner
 	Log    *slog.Logger
+
+	SDL           string                   // the GraphQL schema's text
+	Introspection func(*store.Viewer) bool // says whether a viewer may see it
 }
 
 // Handler routes the paths.
@@ -29,6 +32,7 @@ func (a *API) Handler() http.Handler {
 	mux.Handle("/agents/{agent_id}/test", a.methods(map[string]handler{http.MethodPost: a.test}))
 	mux.Handle("/v1/webhooks", a.methods(map[string]handler{http.MethodPost: a.createWebhook, http.MethodGet: a.listWebhooks}))
 	mux.Handle("/openapi.json", a.methods(map[string]handler{http.MethodGet: a.openAPI}))
+	mux.Handle("/schema.graphqls", a.methods(map[string]handler{http.MethodGet: a.schema}))
 	mux.Handle("/", a.methods(nil))
 	return mux
 }
@@ -127,10 +131,11 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// write sends v as JSON.
+// write sends v as JSON. No cache may keep it: it may hold a secret, and what a viewer may see is nobody else's.
 func write(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

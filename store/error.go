@@ -106,6 +106,7 @@ func (e *Error) Is(target error) bool {
 var (
 	ErrUnauthenticated = refuse(CodeUnauthenticated, "unauthenticated", "a valid credential is required")
 	ErrForbidden       = refuse(CodeForbidden, "forbidden", "this credential may not do that")
+	ErrSchemaHidden    = refuse(CodeForbidden, "forbidden", "this credential may not see the schema: PARLEY_INTROSPECTION says who may")
 	ErrOverloaded      = unavailable("overloaded", "the server has more to write than it can take: try again shortly")
 	ErrUnavailable     = unavailable("unavailable", "the service is unavailable for the moment: try again shortly")
 	ErrTooSlow         = unavailable("too_slow", "the answer took too long: ask for less, or try again shortly")

@@ -14,6 +14,7 @@ type operation struct {
 	id     string
 	cancel context.CancelFunc
 	gone   atomic.Bool // its client has completed it, and may use the id again: nothing of it is to be sent any more
+	stream bool        // it is a subscription; guarded by the socket's mu
 
 	// Guarded by the writer's mu.
 	cursor string // where its client would resume, after what the writer has sent
@@ -28,9 +29,9 @@ func (s *socket) subscribe(id string, params *graphql.RawParams) {
 	s.mu.Lock()
 	viewer, limit := s.viewer, s.limits.operations
 	duplicate := s.operations[id] != nil
-	// An operation that its client completed may take a while to end. Those count too, but not so that a client that
-	// replaces all of its operations is refused.
-	full := len(s.operations) >= limit || s.running >= 2*limit
+	// Half of them may be subscriptions, as is seen once they are parsed. An operation that its client completed may take a while to
+	// end. Those count too, but not so that a client that replaces all of its subscriptions is refused.
+	full := len(s.operations) >= 2*limit || s.running >= 3*limit
 	op := &operation{id: id}
 	if viewer != nil && !duplicate && !full {
 		s.operations[id] = op
@@ -44,9 +45,7 @@ func (s *socket) subscribe(id string, params *graphql.RawParams) {
 	case duplicate:
 		s.close(closeDuplicate, "Subscriber for "+id+" already exists")
 	case full:
-		_ = s.out.send(s.ctx, textFrame(nil, errorMessage(id, gqlerror.List{
-			refusal(codeRateLimited, "this socket runs as many operations as it may: complete one first"),
-		})))
+		_ = s.out.send(s.ctx, textFrame(nil, errorMessage(id, gqlerror.List{tooManyOperations()})))
 	default:
 		ctx, cancel := context.WithCancel(viewer)
 		op.cancel = cancel
@@ -114,6 +113,9 @@ func (s *socket) execute(ctx context.Context, op *operation, params *graphql.Raw
 	if !isStream(opCtx) {
 		brief()
 	} else {
+		if !s.stream(op) {
+			return errorMessage(op.id, gqlerror.List{tooManyOperations()})
+		}
 		leave, refused := s.keep(ctx, opCtx)
 		if refused != nil {
 			return errorMessage(op.id, gqlerror.List{refused})
@@ -125,6 +127,25 @@ func (s *socket) execute(ctx context.Context, op *operation, params *graphql.Raw
 		return errorMessage(op.id, errs)
 	}
 	return completeMessage(op.id)
+}
+
+// stream notes that an operation is a subscription. It is false if as many run as may: so they never take the place of queries and
+// mutations.
+func (s *socket) stream(op *operation) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	streams := 0
+	for _, other := range s.operations {
+		if other.stream {
+			streams++
+		}
+	}
+	op.stream = streams < s.limits.operations
+	return op.stream
+}
+
+func tooManyOperations() *gqlerror.Error {
+	return refusal(codeRateLimited, "this socket runs as many operations as it may: complete one first")
 }
 
 // keep charges a subscription for what it keeps, until leave is called.

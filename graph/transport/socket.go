@@ -24,6 +24,7 @@ type socket struct {
 	limits limits
 	exec   graphql.GraphExecutor
 	conn   *websocket.Conn
+	in     *incoming // what conn reads from; the reading goroutine's
 	header map[string][]string
 	out    *writer
 	ctx    context.Context // ends when the socket begins to close
@@ -103,14 +104,21 @@ func (s *socket) read() {
 	patience := 2 * s.limits.keepAlive
 	s.conn.SetReadLimit(s.limits.message)
 	s.conn.SetPongHandler(func(string) error {
+		s.in.ended()
 		s.out.extend(patience)
 		return nil
 	})
 	s.conn.SetPingHandler(func(data string) error {
+		s.in.ended()
 		_ = s.out.send(s.ctx, frame{opcode: websocket.PongMessage, body: []byte(data), urgent: true})
 		return nil
 	})
-	s.conn.SetCloseHandler(func(int, string) error { return nil }) // readEnded answers it
+	s.conn.SetCloseHandler(func(code int, _ string) error { // readEnded answers it
+		if code == closeNoStatus && s.in.brokenClose() {
+			return errBrokenClose
+		}
+		return nil
+	})
 	for {
 		s.out.extend(patience)
 		kind, message, err := s.conn.NextReader()
@@ -127,6 +135,7 @@ func (s *socket) read() {
 			s.readEnded(err)
 			return
 		}
+		s.in.ended()
 		switch {
 		case s.ctx.Err() != nil: // closing: only the peer's close frame is awaited
 		case kind != websocket.TextMessage:
@@ -159,23 +168,25 @@ func (s *socket) readEnded(err error) {
 		s.close(closed.Code, "")
 	case errors.As(err, &network) && network.Timeout():
 		s.close(closeGoingAway, reasonUnanswered)
-	case errors.Is(err, websocket.ErrReadLimit):
-		s.cut(closeTooBig, reasonMessageTooBig)
+	case errors.Is(err, websocket.ErrReadLimit) && s.in.spoke: // else the length's first bit is set
+		s.close(closeTooBig, reasonMessageTooBig)
 		s.drain()
 	case closed == nil && network == nil:
-		s.cut(closeProtocolError, reasonProtocolError)
+		s.close(closeProtocolError, reasonProtocolError)
 		s.drain()
 	default: // the peer is gone
 		s.cut(closeAbnormal, "")
 	}
 }
 
-// cut ends the socket without a close frame: gorilla has sent it, or nobody is there to read it.
+// cut ends the socket without a close frame: nobody is there to read it.
 func (s *socket) cut(code int, reason string) {
 	if s.out.finish(0, "", 0, false) {
 		s.closed(code, reason)
 	}
 }
+
+var errBrokenClose = errors.New("a close frame has one byte")
 
 // drain reads for a moment what a client goes on sending after its fault. If the connection were closed over unread bytes,
 // TCP would reset it, and the client might never see the close frame.

@@ -1,12 +1,10 @@
 package transport
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -21,7 +19,8 @@ const (
 	// on our own queue would mean little.
 	kernelBuffer = 128 << 10
 
-	// Clients say little: with a buffer of its own a socket does not keep the server's, which is larger.
+	// Clients say little: with a buffer of its own a socket does not keep the server's, which is larger. Gorilla takes it if it has
+	// more than 256 bytes.
 	readBuffer = 1 << 10
 
 	// strangersMessage is the largest message of a socket that is not acknowledged.
@@ -52,6 +51,9 @@ type WebSocket struct {
 	// CheckOrigin decides whether a page of that Origin may connect. Nil: only one of this host.
 	CheckOrigin func(r *http.Request) bool
 
+	// OriginRefusal tells a page that CheckOrigin refuses what to do; empty: that it may not connect.
+	OriginRefusal string
+
 	// Closed is told how each socket ended, when that is decided; its goroutines may end a little later. The code is the
 	// client's own if it closed the socket, and 1006 if it vanished. It must not block.
 	Closed func(ctx context.Context, code int, reason string)
@@ -71,7 +73,7 @@ type WebSocket struct {
 	WriteTimeout  time.Duration // for a peer to take anything of what is sent, and for its queue to have room; 10 s
 	QueueBytes    int64         // the most that waits for one peer; 1 MiB
 	MaxMessage    int64         // the largest message a client may send, else 1009; 1 MiB, and 4 KiB until it is acknowledged
-	MaxOperations int           // the most operations at a time on a socket, one more is answered with an error; 100
+	MaxOperations int           // the most subscriptions at a time on a socket, and so many others beside them; one more is answered with an error; 100
 
 	buffers sync.Pool // of *[]byte: what writers encode into
 	flusher flusher
@@ -135,13 +137,12 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 		CheckOrigin:      t.CheckOrigin,
 		Subprotocols:     []string{subprotocol},
 		HandshakeTimeout: t.limits().write,
-		ReadBufferSize:   readBuffer,
 		// Nothing is written through gorilla's buffer, so none is kept.
 		WriteBufferPool: &t.buffers,
 		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
 			w.Header().Set("Sec-Websocket-Version", "13")
 			if status == http.StatusForbidden {
-				no := refusal(codeForbidden, "pages of this origin may not connect")
+				no := refusal(codeForbidden, cmp.Or(t.OriginRefusal, "pages of this origin may not connect"))
 				no.Extensions["reason"] = "origin_not_allowed"
 				refuseHandshake(w, status, no)
 				return
@@ -149,20 +150,22 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 			refuseHandshake(w, status, refusal(codeBadUserInput, reason.Error(), valueError(reason.Error(), "header")))
 		},
 	}
-	conn, err := upgrader.Upgrade(hijacker{w}, r, w.Header()) // with what others have said of the response
+	in := &incoming{}
+	conn, err := upgrader.Upgrade(hijacker{w, in}, r, w.Header()) // with what others have said of the response
 	if err != nil {
 		return // answered
 	}
-	if tcp, ok := conn.NetConn().(interface{ SetWriteBuffer(bytes int) error }); ok {
+	in.muted = true
+	if tcp, ok := in.Conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
 		_ = tcp.SetWriteBuffer(kernelBuffer)
 	}
 	// The request's goroutine, its stack and its buffers go; the socket may stay for days.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	s := &socket{
-		t: t, limits: t.limits(), exec: exec, conn: conn, header: r.Header, ctx: ctx, cancel: cancel,
+		t: t, limits: t.limits(), exec: exec, conn: conn, in: in, header: r.Header, ctx: ctx, cancel: cancel,
 		initialised: make(chan struct{}), operations: map[string]*operation{},
 	}
-	s.out = newWriter(conn.NetConn(), s.limits.write, s.limits.queue, &t.buffers, &t.flusher)
+	s.out = newWriter(in.Conn, s.limits.write, s.limits.queue, &t.buffers, &t.flusher)
 	s.out.slow = s.closeSlow
 	if !t.add(s) {
 		s.closeWithin(closeGoingAway, reasonGoingAway, endPatience, true)
@@ -287,13 +290,6 @@ func (t *WebSocket) remove(s *socket) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.sockets, s)
-}
-
-// hijacker finds the connection below middleware that wraps the ResponseWriter and can be unwrapped.
-type hijacker struct{ http.ResponseWriter }
-
-func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return http.NewResponseController(h.ResponseWriter).Hijack()
 }
 
 func refuseHandshake(w http.ResponseWriter, status int, err *gqlerror.Error) {

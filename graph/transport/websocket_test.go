@@ -87,7 +87,7 @@ func TestWebSocketClosesByTheProtocolsCodes(t *testing.T) {
 		"4429 two inits":        {steps: []string{good, good}, code: 4429, reason: "Too many initialisation requests"},
 		"4429 two inits, later": {steps: []string{good, `<` + connAck, good}, code: 4429, reason: "Too many initialisation requests"},
 		"1009 a large message": {
-			live: &transport.WebSocket{MaxMessage: 100}, steps: []string{`{"type":"ping","payload":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`}, code: 1009,
+			live: &transport.WebSocket{MaxMessage: 100}, steps: []string{`{"type":"ping","payload":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`}, code: 1009, reason: "message too big",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,6 +129,47 @@ func checkClose(t *testing.T, err error, code int, reason string) {
 	var closed *websocket.CloseError
 	if !errors.As(err, &closed) || closed.Code != code || closed.Text != reason {
 		t.Fatalf("wanted a close with %d %q, got %v", code, reason, err)
+	}
+}
+
+// TestWebSocketClosesBrokenFrames: whatever is wrong with a frame, the client is told by a close frame.
+func TestWebSocketClosesBrokenFrames(t *testing.T) {
+	t.Parallel()
+	const masked, mask, text = 0x80, "\x00\x00\x00\x00", "\x81"
+	ping := `{"type":"ping"}`
+	for name, c := range map[string]struct {
+		frames string
+		code   int
+		reason string
+	}{
+		"close":                        {"\x88\x80" + mask, 1000, ""},
+		"close with a code":            {"\x88\x82" + mask + "\x0f\xa0", 4000, ""},
+		"close with half of a code":    {"\x88\x81" + mask + "\x03", 1002, "WebSocket protocol error"},
+		"close with an impossible one": {"\x88\x82" + mask + "\x03\xed", 1002, "WebSocket protocol error"},
+		"half of a code, after others": {
+			text + string([]byte{masked + byte(len(ping))}) + mask + ping + "\x89\x81" + mask + "x" + "\x8a\x80" + mask + "\x88\x81" + mask + "\x03",
+			1002, "WebSocket protocol error",
+		},
+		"an endless length":    {text + "\xff\x80\x00\x00\x00\x00\x00\x00\x00" + mask, 1002, "WebSocket protocol error"},
+		"a length of 2⁶²":      {text + "\xff\x40\x00\x00\x00\x00\x00\x00\x00" + mask, 1009, "message too big"},
+		"without a mask":       {text + "\x02{}", 1002, "WebSocket protocol error"},
+		"an unknown opcode":    {"\x83\x80" + mask, 1002, "WebSocket protocol error"},
+		"an endless ping":      {"\x89\xfe\x00\x7e" + mask, 1002, "WebSocket protocol error"},
+		"a stray continuation": {"\x80\x80" + mask, 1002, "WebSocket protocol error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, &transport.WebSocket{}, transport.HTTP{})
+			client := w.dial(t, protocol)
+			if _, err := client.NetConn().Write([]byte(c.frames)); err != nil {
+				t.Fatal(err)
+			}
+			got, err := client.receive()
+			for err == nil && got == `{"type":"pong"}` { // if it was sent before the fault came
+				got, err = client.receive()
+			}
+			checkClose(t, err, c.code, c.reason)
+		})
 	}
 }
 
@@ -287,13 +328,23 @@ func TestWebSocketLimitsOperations(t *testing.T) {
 	client := w.connect(t)
 	const refused = `{"id":"%s","type":"error","payload":[{"message":"this socket runs as many operations as it may: complete one first","extensions":{"code":"RATE_LIMITED"}}]}`
 
+	// Subscriptions leave room for what ends by itself.
+	for _, id := range []string{"s", "t"} {
+		client.subscribe(id, `subscription{feed}`)
+		wait(t, "the feed", w.feeds)
+	}
+	client.subscribe("u", `subscription{feed}`)
+	client.expect(fmt.Sprintf(refused, "u"))
+	client.subscribe("u", `mutation{name}`)
+	client.expect(`{"id":"u","type":"next","payload":{"data":{"name":"test"}}}`)
+	client.expect(`{"id":"u","type":"complete"}`)
 	for _, id := range []string{"a", "b"} {
 		client.subscribe(id, `{waits}`)
 		wait(t, "the operation", w.begun)
 	}
 	client.subscribe("c", `{name}`)
 	client.expect(fmt.Sprintf(refused, "c"))
-	// Completed ones that do not end count on, up to twice the limit.
+	// Completed ones that do not end count on, up to three times the limit.
 	for _, id := range []string{"a", "b"} {
 		client.send(`{"type":"complete","id":"` + id + `"}`)
 	}
