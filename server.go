@@ -46,11 +46,21 @@ type command struct {
 }
 
 func main() {
-	// The second signal ends the process at once.
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop)
+	ctx, end := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		s := <-signals
+		signal.Stop(signals) // the second one ends the process at once
+		end(signalled{s})
+	}()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
+
+// signalled is why the server is to end.
+type signalled struct{ os.Signal }
+
+func (s signalled) Error() string { return s.String() }
 
 // Exit codes.
 const (
@@ -105,7 +115,8 @@ const (
 
 // serve runs the server until ctx ends, and then stops it in good order.
 func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
-	log := slog.New(requestLog{slog.NewTextHandler(stderr, nil)})
+	log := newLog(stderr, s)
+	takeRedisLog(log)
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.Addr, err)
@@ -124,6 +135,7 @@ func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 	if store.IsPostgres(s.DatabaseURL) && s.RedisURL == "" {
 		log.Warn("PARLEY_REDIS_URL is not set: live views here do not show what other replicas deliver, and show their events up to a second late; each replica counts the rate limit by itself")
 	}
+	logStart(log, s, address(listener.Addr()))
 	return p.serve(ctx, listener)
 }
 
@@ -261,8 +273,10 @@ func (p *parts) route() error {
 	mux.HandleFunc("GET /healthz", p.health.alive)
 	mux.HandleFunc("GET /readyz", p.health.ready)
 	mux.Handle("GET /metrics", metrics(p.store, p.stream, p.graphql.Live))
-	mux.Handle("/", door.authenticate((&rest.API{Store: p.store, Hooks: p.hooks, Runner: p.runner, Log: p.log}).Handler()))
-	p.handler = identify(allowed.guard(mux))
+	paths := (&rest.API{Store: p.store, Hooks: p.hooks, Runner: p.runner, Log: p.log}).Handler()
+	mux.Handle("/", door.authenticate(paths))
+	watched := &observer{log: p.log, route: routeOf(mux, paths), told: func(string, int, time.Duration) {}, draining: p.health.draining.Load}
+	p.handler = identify(watched.observe(allowed.guard(mux)))
 	return nil
 }
 
@@ -281,6 +295,7 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return p.stream.Run(background) })
 	group.Go(func() error { return p.hub.Run(background) })
 	group.Go(func() error { return p.runner.Run(background) })
+	group.Go(func() error { return p.store.Watch(background) })
 	group.Go(func() error { return p.store.RunRetention(background) })
 	group.Go(func() error { return p.store.RunCheckpoints(background) })
 	group.Go(func() error { return p.hooks.RunSweeper(background) })
@@ -303,6 +318,8 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	case <-background.Done(): // a part failed
 	}
 	p.health.drain()
+	p.log.Info("stopping", "why", cmp.Or(context.Cause(ctx), context.Cause(background)))
+	p.lookAway(ctx, background)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	defer time.AfterFunc(lastLimit, func() {
@@ -326,7 +343,22 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 		p.log.Warn("stop", "error", err)
 		err = server.Close()
 	}
-	return errors.Join(err, p.store.Close())
+	err = errors.Join(err, p.store.Close())
+	p.log.Info("stopped")
+	return err
+}
+
+// lookAway goes on as before for a while after a SIGTERM, which is how replicas are replaced: so long whoever shares out the requests
+// may take to notice that this one is not ready. At a Ctrl-C nobody does.
+func (p *parts) lookAway(ctx, background context.Context) {
+	var why signalled
+	if !errors.As(context.Cause(ctx), &why) || why.Signal != syscall.SIGTERM {
+		return
+	}
+	select {
+	case <-time.After(p.settings.DrainDelay):
+	case <-background.Done(): // a part failed
+	}
 }
 
 // createBusiness is the command `business create`.

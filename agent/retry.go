@@ -98,14 +98,14 @@ func (t *thinker) step(ctx context.Context, req Request) (Reply, error) {
 		wait, again := next(asked, err, heard, left, rand.Float64())
 		switch {
 		case again:
-			t.log.Warn("a model failed, and is asked again", "model", modelName(c.agent), "wait", wait, "error", err)
+			t.log.Warn("a model failed, and is asked again", "model", modelName(c.agent), "wait", wait, "error", brief(err))
 			select {
 			case <-ctx.Done():
 				return Reply{}, err
 			case <-time.After(wait):
 			}
 		case len(t.choices) > 1 && fallsBack(err, heard):
-			t.log.Warn("a model failed, and its fallback is asked", "model", modelName(c.agent), "error", err)
+			t.log.Warn("a model failed, and its fallback is asked", "model", modelName(c.agent), "error", brief(err))
 			t.choices = t.choices[1:]
 			asked = 0
 		default:

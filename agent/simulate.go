@@ -73,7 +73,7 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 		Messages: []Message{{Author: store.AuthorLead, Text: strings.TrimSpace(in.Message)}},
 	})
 	if err != nil {
-		r.cfg.Log.Warn("a test of an agent failed", "agent", in.AgentID, "error", err)
+		r.cfg.Log.Warn("a test of an agent failed", "agent", in.AgentID, "error", brief(err))
 		_, told := r.outcome(err)
 		return nil, told
 	}

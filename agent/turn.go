@@ -288,12 +288,21 @@ func (r *Runner) recall(ctx context.Context, turn *store.Turn, fresh bool) ([]Me
 // fail ends the run and says what the caller is told. The cause is logged here, and not shown.
 func (r *Runner) fail(turn *store.Turn, cause error, steps ...store.RunStep) error {
 	class, told := r.outcome(cause)
-	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", cause)
+	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", brief(cause))
 	err := r.insist(context.Background(), func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class, steps...) })
 	if err != nil {
 		return fmt.Errorf("fail run %s: %w", turn.Run.ID, err)
 	}
 	return told
+}
+
+// brief is what the log is told of a failure: not the words of a model's server, which may repeat what was said.
+func brief(err error) string {
+	var failure interface{ Brief() string }
+	if errors.As(err, &failure) {
+		return failure.Brief()
+	}
+	return err.Error()
 }
 
 // outcome is the class of a failed run, and what its caller is told.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -55,6 +56,10 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("the first chat: %d %s %v\n%s", a.status, a.body, a.err, s.log())
 	}
 	s.chat("Hello", "")
+	eventually(t, "told", func() bool { return strings.Contains(s.log(), "the database is back") })
+	if n := strings.Count(s.log(), "the database has no room left"); n != 1 {
+		t.Errorf("the log tells of the full disk %d times:\n%s", n, s.log())
+	}
 }
 
 // fill takes all the room that a disk has.

@@ -164,7 +164,7 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 		case errors.Is(err, errUnknown):
 			committed, err := b.find(ctx, id)
 			if err != nil {
-				b.s.log.Error("find out whether a batch was committed", "batch", id, "error", err)
+				b.s.reach.lost(fmt.Errorf("find out whether batch %s was committed: %w", id, err))
 				return nil, ErrUnavailable
 			}
 			if committed {
@@ -173,7 +173,7 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 		case errors.Is(err, errNotBegun) && begun && lost(err): // the connection was lost some time ago, and is made again
 			begun = false
 		case b.s.remote() && lost(err):
-			b.s.log.Warn("commit a batch: the database is away", "error", err)
+			b.s.reach.lost(err)
 			if atStandby(err) {
 				b.s.moved()
 			}
@@ -181,6 +181,9 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 		case b.s.remote() && collided(err) && collisions < maxCollisions:
 			collisions++
 		default:
+			if full(err, pgError(err)) {
+				b.s.reach.lost(err)
+			}
 			return nil, err
 		}
 	}
