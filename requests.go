@@ -58,9 +58,9 @@ func (l requestLog) WithGroup(name string) slog.Handler { return requestLog{l.Ha
 // answered when it is open.
 type observer struct {
 	log      *slog.Logger
-	route    func(*http.Request) string // the pattern of the path that serves it
-	told     func(route string, status int, took time.Duration)
-	draining func() bool // the connection of an answer ends with it: what comes next is for another replica
+	route    func(*http.Request) string                                          // the pattern of the path that serves it
+	told     func(route string, status int, took time.Duration, business string) // empty: nobody knows whose it was
+	draining func() bool                                                         // the connection of an answer ends with it: what comes next is for another replica
 }
 
 // caller is who made a request, as far as anybody has found out.
@@ -86,7 +86,11 @@ func (o *observer) observe(next http.Handler) http.Handler {
 
 func (o *observer) tell(r *http.Request, v *store.Viewer, a *response, took time.Duration) {
 	route, status := o.route(r), cmp.Or(a.status, http.StatusOK)
-	o.told(route, status, took)
+	business := ""
+	if v != nil {
+		business = v.BusinessID
+	}
+	o.told(route, status, took, business)
 	level := slog.LevelInfo
 	switch route {
 	case "/healthz", "/readyz", "/metrics":
@@ -100,7 +104,7 @@ func (o *observer) tell(r *http.Request, v *store.Viewer, a *response, took time
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
 	}
 	if v != nil {
-		attrs = append(attrs, slog.String("business", v.BusinessID), slog.String("credential", v.Credential.Prefix))
+		attrs = append(attrs, slog.String("business", business), slog.String("credential", v.Credential.Prefix))
 	}
 	o.log.LogAttrs(r.Context(), level, "request", attrs...)
 }

@@ -161,11 +161,12 @@ type parts struct {
 	graphql  *graph.Handler
 	handler  http.Handler
 	health   *health
+	metrics  *metrics
 }
 
 // assemble wires the parts. Nothing runs yet but the commit batcher.
 func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error) {
-	p := &parts{settings: s, log: log}
+	p := &parts{settings: s, log: log, metrics: newMetrics()}
 	webhooks, err := egress.NewGuard(egress.Policy{AllowPrivate: s.AllowPrivateWebhooks, Proxy: s.proxy()})
 	if err != nil {
 		return nil, err
@@ -214,10 +215,12 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	p.worker = webhook.New(webhook.Config{
 		Store: p.store, Hooks: p.hooks, Stream: p.stream, Client: egress.NewClient(webhooks, 64), Timeout: s.DeliveryTimeout,
 		Policy: webhook.Policy{Retries: s.DeliveryRetries, Backoff: s.DeliveryBackoff}, Drain: drainLimit, NoPoll: s.noPolling, Log: log,
+		Recorded: p.metrics.recordedOutcomes,
 	})
 	guarded, free := egress.NewClient(models, 64), egress.NewClient(operator, 64)
 	p.runner = agent.NewRunner(agent.Config{
 		Store: p.store, History: agent.NewLocalHistory(32 << 20), TurnTimeout: s.TurnTimeout, Tools: egress.NewClient(models, 64), Log: log,
+		Asked: p.metrics.asked, Ended: p.metrics.ended,
 		Models: map[store.ModelProvider]agent.Model{
 			store.ProviderEmbedded: embedded.New(embedded.Config{Latency: s.EmbeddedModelLatency}),
 			store.ProviderOpenAI: openai.New(openai.Config{
@@ -272,10 +275,11 @@ func (p *parts) route() error {
 	mux.Handle("GET /graphiql/", page)
 	mux.HandleFunc("GET /healthz", p.health.alive)
 	mux.HandleFunc("GET /readyz", p.health.ready)
-	mux.Handle("GET /metrics", metrics(p.store, p.stream, p.graphql.Live))
+	p.metrics.observe(p.store, p.stream, p.worker, p.graphql.Live)
+	mux.Handle("GET /metrics", p.metrics.handler())
 	paths := (&rest.API{Store: p.store, Hooks: p.hooks, Runner: p.runner, Log: p.log}).Handler()
 	mux.Handle("/", door.authenticate(paths))
-	watched := &observer{log: p.log, route: routeOf(mux, paths), told: func(string, int, time.Duration) {}, draining: p.health.draining.Load}
+	watched := &observer{log: p.log, route: routeOf(mux, paths), told: p.metrics.requested, draining: p.health.draining.Load}
 	p.handler = identify(watched.observe(allowed.guard(mux)))
 	return nil
 }

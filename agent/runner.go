@@ -23,6 +23,8 @@ type Config struct {
 	Tools       *http.Client  // guarded: for addresses that a business set
 	TurnTimeout time.Duration // deadline of one turn
 	QueueWait   time.Duration // how long a turn waits for those before it; 0: 30 s
+	Asked       func(Asked)   // is told of each call of a model; nil: nobody is
+	Ended       func(Ended)   // is told of each turn that has begun, when it has ended; nil: nobody is
 	Log         *slog.Logger
 }
 

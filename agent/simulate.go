@@ -66,7 +66,7 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 		return nil, err
 	}
 	course := course{
-		thinker: thinker{choices, r.cfg.Log.With("test", in.AgentID)}, agent: agent, failed: map[string]bool{}, tools: tools,
+		thinker: thinker{choices: choices, log: r.cfg.Log.With("test", in.AgentID), asked: r.cfg.Asked}, agent: agent, failed: map[string]bool{}, tools: tools,
 	}
 	shown, err := course.run(ctx, Request{
 		Prompt: prompt, Channel: in.Channel,

@@ -47,6 +47,19 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 		return nil, err
 	}
 	defer r.keep(turn.Run.ID)()
+	course := course{
+		thinker: thinker{choices: choices, log: r.cfg.Log.With("run", turn.Run.ID), asked: r.cfg.Asked},
+		agent:   agent, told: told, failed: map[string]bool{},
+	}
+	began := time.Now()
+	reply, err := r.play(turn, in, prompt, &course)
+	r.ended(began, course.thinker.took, course.used, err)
+	return reply, err
+}
+
+// play takes a turn that has begun to its second commit.
+func (r *Runner) play(turn *store.Turn, in ChatInput, prompt string, course *course) (*ChatReply, error) {
+	agent := course.agent
 	ctx, cancel := context.WithTimeout(r.ctx, r.cfg.TurnTimeout)
 	defer cancel()
 	messages, err := r.recall(ctx, turn, in.SessionID == nil)
@@ -56,10 +69,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 	messages = recent(append(messages[:len(messages):len(messages)], Message{Author: store.AuthorLead, Text: turn.Message.Text}))
 	tools, done := r.mcp.bind(ctx, agent)
 	defer done()
-	course := course{
-		thinker: thinker{choices, r.cfg.Log.With("run", turn.Run.ID)}, agent: agent, told: told, failed: map[string]bool{},
-		tools: unique(append((&toolbox{r.cfg.Tools, r.cfg.Store}).bind(agent), tools...)),
-	}
+	course.tools = unique(append((&toolbox{r.cfg.Tools, r.cfg.Store}).bind(agent), tools...))
 	shown, err := course.run(ctx, Request{Prompt: prompt, Channel: in.Channel, Messages: messages})
 	if err != nil {
 		return nil, r.fail(turn, err, course.steps...)
@@ -116,6 +126,7 @@ type course struct {
 
 	steps  []store.RunStep
 	calls  int
+	used   time.Duration   // by the tools
 	failed map[string]bool // calls that failed, by name and arguments
 	stuck  bool            // one of those was made again
 }
@@ -214,6 +225,7 @@ func (t *course) use(ctx context.Context, calls []Call) []Result {
 	for i, call := range calls {
 		began := time.Now()
 		results[i] = t.useOne(ctx, call)
+		t.used += time.Since(began)
 		record.ToolCalls = append(record.ToolCalls, store.ToolCall{
 			Name: cut(call.Name, 100), Arguments: cut(string(call.Arguments), keptResult), Result: cut(results[i].Content, keptResult),
 			Failed: results[i].Failed, DurationMs: int(time.Since(began).Milliseconds()),

@@ -105,6 +105,9 @@ func (w *Worker) writeOnce(ctx context.Context, batch ...*task) error {
 	for business, deliveries := range recorded.Changed {
 		w.cfg.Stream.PublishDeliveries(business, deliveries...)
 	}
+	if w.cfg.Recorded != nil {
+		w.cfg.Recorded(outcomes)
+	}
 	for _, c := range recorded.Health {
 		w.tellHealth(c)
 	}
