@@ -1,7 +1,11 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -87,6 +91,41 @@ func newMetrics() *metrics {
 // handler is /metrics.
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// metricsListener is where /metrics has an address of its own; of nothing, where it has none.
+type metricsListener struct{ net.Listener }
+
+func (l metricsListener) Close() error {
+	if l.Listener == nil {
+		return nil
+	}
+	return l.Listener.Close()
+}
+
+func (s *Settings) listenForMetrics(ctx context.Context) (l metricsListener, err error) {
+	if s.MetricsAddr == "" {
+		return l, nil
+	}
+	if l.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", s.MetricsAddr); err != nil {
+		return metricsListener{}, fmt.Errorf("listen on %s for /metrics: %w", s.MetricsAddr, err)
+	}
+	return l, nil
+}
+
+// serve answers at the address of its own, if there is one, until ctx ends.
+func (m *metrics) serve(ctx context.Context, l metricsListener) error {
+	if l.Listener == nil {
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", m.handler())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 // observe tells of the parts what they know themselves.

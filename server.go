@@ -122,6 +122,11 @@ func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 		return fmt.Errorf("listen on %s: %w", s.Addr, err)
 	}
 	defer func() { _ = listener.Close() }()
+	aside, err := s.listenForMetrics(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = aside.Close() }()
 	p, err := assemble(ctx, s, log)
 	if err != nil {
 		return err
@@ -136,7 +141,7 @@ func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 		log.Warn("PARLEY_REDIS_URL is not set: live views here do not show what other replicas deliver, and show their events up to a second late; each replica counts the rate limit by itself")
 	}
 	logStart(log, s, address(listener.Addr()))
-	return p.serve(ctx, listener)
+	return p.serve(ctx, listener, aside)
 }
 
 // address is a URL at which the listener can be reached from this machine: no client connects to 0.0.0.0 or [::], which
@@ -276,7 +281,9 @@ func (p *parts) route() error {
 	mux.HandleFunc("GET /healthz", p.health.alive)
 	mux.HandleFunc("GET /readyz", p.health.ready)
 	p.metrics.observe(p.store, p.stream, p.worker, p.graphql.Live)
-	mux.Handle("GET /metrics", p.metrics.handler())
+	if p.settings.MetricsAddr == "" {
+		mux.Handle("GET /metrics", p.metrics.handler())
+	}
 	paths := (&rest.API{Store: p.store, Hooks: p.hooks, Runner: p.runner, Log: p.log}).Handler()
 	mux.Handle("/", door.authenticate(paths))
 	watched := &observer{log: p.log, route: routeOf(mux, paths), told: p.metrics.requested, draining: p.health.draining.Load}
@@ -286,7 +293,7 @@ func (p *parts) route() error {
 
 // serve runs everything until ctx ends or a part fails, and then stops it: nothing new begins, what is in flight ends or is
 // handed back, and everyone who is connected is told.
-func (p *parts) serve(ctx context.Context, listener net.Listener) error {
+func (p *parts) serve(ctx context.Context, listener net.Listener, aside metricsListener) error {
 	// No ReadTimeout: it would go on running while a turn thinks, and end the request. Who reads a body sets its deadline.
 	server := &http.Server{
 		Handler: p.handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader, IdleTimeout: 2 * time.Minute,
@@ -303,6 +310,7 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return p.store.RunRetention(background) })
 	group.Go(func() error { return p.store.RunCheckpoints(background) })
 	group.Go(func() error { return p.hooks.RunSweeper(background) })
+	group.Go(func() error { return p.metrics.serve(background, aside) })
 	working, endWork := context.WithCancel(background)
 	defer endWork()
 	worked := make(chan struct{})

@@ -49,6 +49,10 @@ func TestFullDisk(t *testing.T) {
 		}
 		s.query(token, "{ runs { nodes { id } } }", nil)
 	}
+	eventually(t, "told", func() bool {
+		told := s.metrics()
+		return told["parley_database_full"] == 1 && told["parley_database_up"] == 1
+	})
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}

@@ -74,6 +74,8 @@ func TestStartRefusals(t *testing.T) {
 		"token of umlauts": {env: []string{"PARLEY_BOOTSTRAP_TOKEN=at_ä0123456789abc"}, expect: "PARLEY_BOOTSTRAP_TOKEN must begin with at_"},
 		"escaped token":    {env: []string{`PARLEY_BOOTSTRAP_TOKEN=at_\x0123456789abc`}, expect: "PARLEY_BOOTSTRAP_TOKEN must begin with at_"},
 		"long token":       {env: []string{"PARLEY_BOOTSTRAP_TOKEN=at_" + strings.Repeat("x", 198)}, expect: "200 at most"},
+		"wrong metrics":    {env: []string{"PARLEY_METRICS_ADDR=9090"}, expect: "PARLEY_METRICS_ADDR must be host:port"},
+		"busy metrics":     {env: []string{"PARLEY_METRICS_ADDR=" + busy.Addr().String()}, expect: "for /metrics: listen tcp"},
 		"wrong delay":      {env: []string{"PARLEY_DRAIN_DELAY=-1s"}, expect: "PARLEY_DRAIN_DELAY must not be negative"},
 		"wrong format":     {env: []string{"PARLEY_LOG_FORMAT=xml"}, expect: "log-format"},
 		"wrong level":      {env: []string{"PARLEY_LOG_LEVEL=loud"}, expect: "log-level"},
@@ -116,7 +118,7 @@ func TestHelpShowsEverySetting(t *testing.T) {
 		"PARLEY_ADDR": "127.0.0.1:8080", "PARLEY_DATABASE_URL": "file:parley.db", "PARLEY_REDIS_URL": "", "PARLEY_BOOTSTRAP_API_KEY": "",
 		"PARLEY_BOOTSTRAP_TOKEN": "", "PARLEY_ALLOW_PRIVATE_WEBHOOKS": "false", "PARLEY_SESSION_TTL": "24h", "PARLEY_DELIVERY_TIMEOUT": "10s",
 		"PARLEY_DELIVERY_RETRIES": "2", "PARLEY_DELIVERY_BACKOFF": "5s", "PARLEY_ENDPOINT_GRACE": "72h", "PARLEY_SECRET_KEY": "", "PARLEY_SECRET_KEY_OLD": "", "PARLEY_TURN_TIMEOUT": "60s",
-		"PARLEY_DRAIN_DELAY": "3s", "PARLEY_LOG_FORMAT": "text", "PARLEY_LOG_LEVEL": "info", "PARLEY_RATE_LIMIT": "", "PARLEY_PRICES": "", "PARLEY_RETENTION": "720h", "PARLEY_PRIVATE_HOSTS": "", "PARLEY_EGRESS_PROXY": "", "OPENAI_API_KEY": "", "OPENAI_BASE_URL": "",
+		"PARLEY_DRAIN_DELAY": "3s", "PARLEY_METRICS_ADDR": "", "PARLEY_LOG_FORMAT": "text", "PARLEY_LOG_LEVEL": "info", "PARLEY_RATE_LIMIT": "", "PARLEY_PRICES": "", "PARLEY_RETENTION": "720h", "PARLEY_PRIVATE_HOSTS": "", "PARLEY_EGRESS_PROXY": "", "OPENAI_API_KEY": "", "OPENAI_BASE_URL": "",
 		"ANTHROPIC_API_KEY": "", "PARLEY_EMBEDDED_MODEL_LATENCY": "0s", "PARLEY_INTROSPECTION": "admin", "PARLEY_GRAPHQL_MAX_TOKENS": "10000",
 		"PARLEY_GRAPHQL_MAX_DEPTH": "15", "PARLEY_GRAPHQL_MAX_ALIASES": "100", "PARLEY_GRAPHQL_MAX_ROOT_FIELDS": "20", "PARLEY_GRAPHQL_MAX_COST": "20000",
 	} {

@@ -74,6 +74,10 @@ func TestLogs(t *testing.T) {
 	if status, _, answer := s.call("POST", path, withKey(apiKey), encode(object{"message": said, "channel": "sms"})); status != http.StatusBadGateway {
 		t.Errorf("a chat with a model that refuses: %d %v", status, answer)
 	}
+	told := s.metrics()
+	if told[`parley_model_calls_total{outcome="refused",provider="openai"}`] != 1 || told[`parley_turns_total{outcome="model_failed"}`] != 1 {
+		t.Errorf("of the model that refuses the metrics tell %v", told)
+	}
 	s.call("POST", "/graphql", withToken("at_nobody_0123456789"), encode(object{"query": "{ viewer { scope } }"}))
 
 	redis := func(want string) {
@@ -169,7 +173,9 @@ func TestLogOfALostDatabase(t *testing.T) {
 	}
 	postgres.Kill()
 	ready(http.StatusServiceUnavailable)
-	eventually(t, "told", func() bool { return s.told("ERROR", "the database is away") > 0 })
+	eventually(t, "told", func() bool {
+		return s.told("ERROR", "the database is away") > 0 && s.metrics()["parley_database_up"] == 0
+	})
 	for range 5 {
 		if status, _, answer := s.call("POST", "/agents/demo/chat", withKey(apiKey), `{"message": "Hello", "channel": "sms"}`); status != http.StatusServiceUnavailable {
 			t.Errorf("a chat without a database: %d %v", status, answer)
@@ -177,7 +183,9 @@ func TestLogOfALostDatabase(t *testing.T) {
 	}
 	postgres.Up()
 	ready(http.StatusOK)
-	eventually(t, "told", func() bool { return s.told("INFO", "the database is back") > 0 })
+	eventually(t, "told", func() bool {
+		return s.told("INFO", "the database is back") > 0 && s.metrics()["parley_database_up"] == 1
+	})
 	s.chat("Hello", "")
 	for line, want := range map[[2]string]int{
 		{"ERROR", "the database is away"}: 1, {"ERROR", ""}: 1, {"INFO", "the database is back"}: 1, {"WARN", "PARLEY_ALLOW"}: 1, {"WARN", ""}: 1,

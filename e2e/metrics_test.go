@@ -82,6 +82,9 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("a label holds an id: %s", name)
 		}
 	}
+	if _, there := told["parley_busiest_business_share"]; !there {
+		t.Error("nothing is told of the busiest business")
+	}
 	bell.Kill()
 	eventually(t, "away", func() bool { return s.metrics()["parley_stream_ringing"] == 0 })
 
@@ -104,6 +107,29 @@ func TestMetrics(t *testing.T) {
 				t.Errorf("%s names %s, which the server does not tell", file, name)
 			}
 		}
+	}
+}
+
+// TestMetricsElsewhere: with an address of their own the metrics are there, and not where everybody comes.
+func TestMetricsElsewhere(t *testing.T) {
+	t.Parallel()
+	elsewhere := servers.FreePort(t)
+	s := start(t, "PARLEY_METRICS_ADDR="+elsewhere)
+	if status, _, _ := s.call("GET", "/metrics", nil, ""); status != http.StatusNotFound {
+		t.Errorf("/metrics on the main address: %d", status)
+	}
+	main := s.address.Load()
+	own := "http://" + elsewhere
+	s.address.Store(&own)
+	if told := s.metrics(); told["parley_database_up"] != 1 {
+		t.Errorf("it tells %v", told)
+	}
+	if status, _, _, err := s.try(t.Context(), "GET", "/healthz", nil, ""); status != http.StatusNotFound {
+		t.Errorf("/healthz on the address of the metrics: %d %v", status, err)
+	}
+	s.address.Store(main)
+	if code := s.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
 	}
 }
 
