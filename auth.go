@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"strings"
-	"sync/atomic"
 
 	"parley/store"
 	"parley/stream"
@@ -18,7 +17,6 @@ type gate struct {
 	store   *store.Store
 	limiter *stream.Limiter // nil: no limit
 	log     *slog.Logger
-	away    atomic.Bool // the database is, and that was told
 }
 
 // authenticate puts the viewer, or why there is none, into the request's context. It refuses nothing: what a path asks for
@@ -35,6 +33,7 @@ func (g *gate) authenticate(next http.Handler) http.Handler {
 			kind, secret = store.KindAPIKey, key
 		}
 		v, err := g.viewer(r.Context(), kind, secret)
+		noteCaller(r.Context(), v)
 		r = r.WithContext(store.WithViewer(r.Context(), v, err))
 		if err != nil {
 			serveRefused(next, w, r, err)
@@ -54,24 +53,17 @@ func (g *gate) viewer(ctx context.Context, kind store.CredentialKind, secret str
 		g.logFailure(ctx, err)
 		return nil, store.ErrUnavailable
 	}
-	if g.away.Load() && g.away.CompareAndSwap(true, false) {
-		g.log.InfoContext(ctx, "authenticate: the database is back")
-	}
 	return v, g.admit(ctx, v)
 }
 
-// logFailure tells why nobody knows who is calling, at its level: a caller that has left is no error, and a database that is away
-// is told of once, until it is back.
+// logFailure tells why nobody knows who is calling, at its level: a caller that has left is no error, and of a database that is away
+// the store tells once.
 func (g *gate) logFailure(ctx context.Context, err error) {
-	_, away := store.AsError(err)
-	switch {
-	case ctx.Err() != nil:
-		g.log.DebugContext(ctx, "authenticate: the caller has left", "error", err)
-	case !away:
-		g.log.ErrorContext(ctx, "authenticate", "error", err)
-	case g.away.CompareAndSwap(false, true):
-		g.log.WarnContext(ctx, "authenticate: the database is away, and callers are told to come back", "error", err)
+	level := slog.LevelError
+	if _, away := store.AsError(err); away || ctx.Err() != nil {
+		level = slog.LevelDebug
 	}
+	g.log.Log(ctx, level, "authenticate", "error", err)
 }
 
 // admit counts a call against the viewer's rate limit.
@@ -111,6 +103,7 @@ func (g *gate) connect(ctx context.Context, payload map[string]any) (context.Con
 	if err != nil {
 		return nil, err
 	}
+	g.log.InfoContext(ctx, "a WebSocket is open", "business", v.BusinessID, "credential", v.Credential.Prefix)
 	return store.WithViewer(ctx, v, nil), nil
 }
 

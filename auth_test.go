@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestWhatIsLoggedOfAuthentication: a caller that left is no error, a database that is away is one warning, and what someone must
-// act on is an error each time.
+// TestWhatIsLoggedOfAuthentication: a caller that left is no error, a database that is away is told of by the store, and what someone
+// must act on is an error each time.
 func TestWhatIsLoggedOfAuthentication(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -29,7 +29,7 @@ func TestWhatIsLoggedOfAuthentication(t *testing.T) {
 		g.logFailure(t.Context(), errors.New("no such column"))
 	}
 	levels := strings.Join(regexp.MustCompile(`level=\w+`).FindAllString(log.String(), -1), " ")
-	if want := "level=DEBUG level=DEBUG level=WARN level=ERROR level=ERROR"; levels != want {
+	if want := "level=DEBUG level=DEBUG level=DEBUG level=DEBUG level=DEBUG level=ERROR level=ERROR"; levels != want {
 		t.Errorf("it logged %s", &log)
 	}
 }

@@ -43,16 +43,20 @@ type Settings struct {
 	Prices               string        `name:"prices" aliases:"parley-prices" env:"PARLEY_PRICES" default:"" placeholder:"JSON|FILE" help:"What models cost for a million tokens, as JSON or the name of a file with it: {\"openai/gpt-4.1-mini\": {\"input\": 0.40, \"output\": 1.60}}; empty: usage has no costs."`
 	EmbeddedModelLatency time.Duration `name:"embedded-model-latency" aliases:"parley-embedded-model-latency" env:"PARLEY_EMBEDDED_MODEL_LATENCY" default:"0s" placeholder:"DURATION" help:"The embedded model waits this long before it answers: for tests and demos (default: ${default})."`
 
-	Introspection        string `name:"introspection" aliases:"parley-introspection" env:"PARLEY_INTROSPECTION" default:"all" enum:"all,admin,off" placeholder:"WHO" help:"GraphQL: who may see the schema, by introspection and at /schema.graphqls: all (every valid credential), admin (ADMIN tokens) or off (default: ${default})."`
-	MaxSockets           int    `name:"max-sockets" aliases:"parley-max-sockets" env:"PARLEY_MAX_SOCKETS" default:"2000" placeholder:"N" help:"WebSockets and event streams that a business may have open at a time, on each replica (default: ${default})."`
-	MaxSubscriptions     int    `name:"max-subscriptions" aliases:"parley-max-subscriptions" env:"PARLEY_MAX_SUBSCRIPTIONS" default:"20000" placeholder:"N" help:"Subscriptions that a business may have at a time, on each replica (default: ${default})."`
-	MaxAgents            int    `name:"max-agents" aliases:"parley-max-agents" env:"PARLEY_MAX_AGENTS" default:"1000" placeholder:"N" help:"Agents that a business may have (default: ${default})."`
-	MaxEndpoints         int    `name:"max-endpoints" aliases:"parley-max-endpoints" env:"PARLEY_MAX_ENDPOINTS" default:"100" placeholder:"N" help:"Enabled webhook endpoints that a business may have, its agents' own among them (default: ${default})."`
-	GraphQLMaxTokens     int    `name:"graphql-max-tokens" aliases:"parley-graphql-max-tokens" env:"PARLEY_GRAPHQL_MAX_TOKENS" default:"10000" placeholder:"N" help:"GraphQL: tokens of a document (default: ${default})."`
-	GraphQLMaxDepth      int    `name:"graphql-max-depth" aliases:"parley-graphql-max-depth" env:"PARLEY_GRAPHQL_MAX_DEPTH" default:"15" placeholder:"N" help:"GraphQL: levels of nested fields (default: ${default})."`
-	GraphQLMaxAliases    int    `name:"graphql-max-aliases" aliases:"parley-graphql-max-aliases" env:"PARLEY_GRAPHQL_MAX_ALIASES" default:"100" placeholder:"N" help:"GraphQL: aliases in a document (default: ${default})."`
-	GraphQLMaxRootFields int    `name:"graphql-max-root-fields" aliases:"parley-graphql-max-root-fields" env:"PARLEY_GRAPHQL_MAX_ROOT_FIELDS" default:"20" placeholder:"N" help:"GraphQL: fields at the root of an operation (default: ${default})."`
-	GraphQLMaxCost       int    `name:"graphql-max-cost" aliases:"parley-graphql-max-cost" env:"PARLEY_GRAPHQL_MAX_COST" default:"20000" placeholder:"N" help:"GraphQL: fields that an operation's answer may hold, with its lists as long as asked for (default: ${default})."`
+	LogFormat            string        `name:"log-format" aliases:"parley-log-format" env:"PARLEY_LOG_FORMAT" default:"text" enum:"text,json" placeholder:"FORMAT" help:"text or json (default: ${default})."`
+	LogLevel             string        `name:"log-level" aliases:"parley-log-level" env:"PARLEY_LOG_LEVEL" default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"The least that is logged: debug, info, warn or error (default: ${default})."`
+	MetricsAddr          string        `name:"metrics-addr" aliases:"parley-metrics-addr" env:"PARLEY_METRICS_ADDR" default:"" placeholder:"HOST:PORT" help:"Listen address of its own for /metrics; empty: it is on the main one."`
+	DrainDelay           time.Duration `name:"drain-delay" aliases:"parley-drain-delay" env:"PARLEY_DRAIN_DELAY" default:"3s" placeholder:"DURATION" help:"After SIGTERM (not after Ctrl-C) the server goes on taking requests for so long while /readyz already says 503, so that a balancer looks away first (default: ${default})."`
+	Introspection        string        `name:"introspection" aliases:"parley-introspection" env:"PARLEY_INTROSPECTION" default:"all" enum:"all,admin,off" placeholder:"WHO" help:"GraphQL: who may see the schema, by introspection and at /schema.graphqls: all (every valid credential), admin (ADMIN tokens) or off (default: ${default})."`
+	MaxSockets           int           `name:"max-sockets" aliases:"parley-max-sockets" env:"PARLEY_MAX_SOCKETS" default:"2000" placeholder:"N" help:"WebSockets and event streams that a business may have open at a time, on each replica (default: ${default})."`
+	MaxSubscriptions     int           `name:"max-subscriptions" aliases:"parley-max-subscriptions" env:"PARLEY_MAX_SUBSCRIPTIONS" default:"20000" placeholder:"N" help:"Subscriptions that a business may have at a time, on each replica (default: ${default})."`
+	MaxAgents            int           `name:"max-agents" aliases:"parley-max-agents" env:"PARLEY_MAX_AGENTS" default:"1000" placeholder:"N" help:"Agents that a business may have (default: ${default})."`
+	MaxEndpoints         int           `name:"max-endpoints" aliases:"parley-max-endpoints" env:"PARLEY_MAX_ENDPOINTS" default:"100" placeholder:"N" help:"Enabled webhook endpoints that a business may have, its agents' own among them (default: ${default})."`
+	GraphQLMaxTokens     int           `name:"graphql-max-tokens" aliases:"parley-graphql-max-tokens" env:"PARLEY_GRAPHQL_MAX_TOKENS" default:"10000" placeholder:"N" help:"GraphQL: tokens of a document (default: ${default})."`
+	GraphQLMaxDepth      int           `name:"graphql-max-depth" aliases:"parley-graphql-max-depth" env:"PARLEY_GRAPHQL_MAX_DEPTH" default:"15" placeholder:"N" help:"GraphQL: levels of nested fields (default: ${default})."`
+	GraphQLMaxAliases    int           `name:"graphql-max-aliases" aliases:"parley-graphql-max-aliases" env:"PARLEY_GRAPHQL_MAX_ALIASES" default:"100" placeholder:"N" help:"GraphQL: aliases in a document (default: ${default})."`
+	GraphQLMaxRootFields int           `name:"graphql-max-root-fields" aliases:"parley-graphql-max-root-fields" env:"PARLEY_GRAPHQL_MAX_ROOT_FIELDS" default:"20" placeholder:"N" help:"GraphQL: fields at the root of an operation (default: ${default})."`
+	GraphQLMaxCost       int           `name:"graphql-max-cost" aliases:"parley-graphql-max-cost" env:"PARLEY_GRAPHQL_MAX_COST" default:"20000" placeholder:"N" help:"GraphQL: fields that an operation's answer may hold, with its lists as long as asked for (default: ${default})."`
 
 	// Seams for tests, which show that SQL and the stream each carry the events without the other.
 	noPolling, noStream bool
@@ -98,6 +102,11 @@ func (s *Settings) Validate() error {
 	_, err = s.rateLimit()
 	check(err == nil, "PARLEY_RATE_LIMIT", "must be a whole number of requests a minute, at least 1")
 	check(s.Retention >= time.Hour, "PARLEY_RETENTION", "must be 1h or more")
+	if s.MetricsAddr != "" {
+		_, _, err := net.SplitHostPort(s.MetricsAddr)
+		check(err == nil && s.MetricsAddr != s.Addr, "PARLEY_METRICS_ADDR", "must be host:port, and another one than PARLEY_ADDR")
+	}
+	check(s.DrainDelay >= 0, "PARLEY_DRAIN_DELAY", "must not be negative")
 	check(s.EmbeddedModelLatency >= 0, "PARLEY_EMBEDDED_MODEL_LATENCY", "must not be negative")
 	limits := []int{s.GraphQLMaxTokens, s.GraphQLMaxDepth, s.GraphQLMaxAliases, s.GraphQLMaxRootFields, s.GraphQLMaxCost}
 	check(slices.Min(limits) > 0, "PARLEY_GRAPHQL_MAX_…", "must each be 1 or more")

@@ -54,11 +54,21 @@ type command struct {
 }
 
 func main() {
-	// The second signal ends the process at once.
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop)
+	ctx, end := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		s := <-signals
+		signal.Stop(signals) // the second one ends the process at once
+		end(signalled{s})
+	}()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
+
+// signalled is why the server is to end.
+type signalled struct{ os.Signal }
+
+func (s signalled) Error() string { return s.String() }
 
 // Exit codes.
 const (
@@ -118,12 +128,18 @@ const (
 
 // serve runs the server until ctx ends, and then stops it in good order.
 func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
-	log := slog.New(requestLog{slog.NewTextHandler(stderr, nil)})
+	log := newLog(stderr, s)
+	takeRedisLog(log)
 	listener, err := openListener(ctx, s.Addr)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
+	aside, err := s.listenForMetrics(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = aside.Close() }()
 	p, err := assemble(ctx, s, log)
 	if err != nil {
 		return err
@@ -137,7 +153,8 @@ func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 	if store.IsPostgres(s.DatabaseURL) && s.RedisURL == "" {
 		log.Warn("PARLEY_REDIS_URL is not set: live views here do not show what other replicas deliver, and show their events up to a second late; each replica counts the rate limit by itself")
 	}
-	return p.serve(ctx, listener)
+	logStart(log, s, address(listener.Addr().String()))
+	return p.serve(ctx, listener, aside)
 }
 
 // address is a URL at which a server that listens on hostPort can be reached from its own machine: no client connects to 0.0.0.0
@@ -163,11 +180,12 @@ type parts struct {
 	graphql  *graph.Handler
 	handler  http.Handler
 	health   *health
+	metrics  *metrics
 }
 
 // assemble wires the parts. Nothing runs yet but the commit batcher.
 func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error) {
-	p := &parts{settings: s, log: log}
+	p := &parts{settings: s, log: log, metrics: newMetrics()}
 	webhooks, err := egress.NewGuard(egress.Policy{AllowPrivate: s.AllowPrivateWebhooks, Proxy: s.proxy()})
 	if err != nil {
 		return nil, err
@@ -216,10 +234,12 @@ func assemble(ctx context.Context, s *Settings, log *slog.Logger) (*parts, error
 	p.worker = webhook.New(webhook.Config{
 		Store: p.store, Hooks: p.hooks, Stream: p.stream, Client: egress.NewClient(webhooks, 64), Timeout: s.DeliveryTimeout,
 		Policy: webhook.Policy{Retries: s.DeliveryRetries, Backoff: s.DeliveryBackoff}, Drain: drainLimit, NoPoll: s.noPolling, Log: log,
+		Recorded: p.metrics.recordedOutcomes,
 	})
 	guarded, free := egress.NewClient(models, 64), egress.NewClient(operator, 64)
 	p.runner = agent.NewRunner(agent.Config{
 		Store: p.store, History: agent.NewLocalHistory(32 << 20), TurnTimeout: s.TurnTimeout, Tools: egress.NewClient(models, 64), Log: log,
+		Asked: p.metrics.asked, Ended: p.metrics.ended,
 		Models: map[store.ModelProvider]agent.Model{
 			store.ProviderEmbedded: embedded.New(embedded.Config{Latency: s.EmbeddedModelLatency}),
 			store.ProviderOpenAI: openai.New(openai.Config{
@@ -275,17 +295,22 @@ func (p *parts) route() error {
 	mux.Handle("GET /graphiql/", page)
 	mux.HandleFunc("GET /healthz", p.health.alive)
 	mux.HandleFunc("GET /readyz", p.health.ready)
-	mux.Handle("GET /metrics", metrics(p.store, p.stream, p.graphql.Live))
-	mux.Handle("/", door.authenticate((&rest.API{
+	p.metrics.observe(p.store, p.stream, p.worker, p.graphql.Live)
+	if p.settings.MetricsAddr == "" {
+		mux.Handle("GET /metrics", p.metrics.handler())
+	}
+	paths := (&rest.API{
 		Store: p.store, Hooks: p.hooks, Runner: p.runner, Log: p.log, SDL: graph.SDL(), Introspection: p.settings.mayIntrospect,
-	}).Handler()))
-	p.handler = identify(allowed.guard(mux))
+	}).Handler()
+	mux.Handle("/", door.authenticate(paths))
+	watched := &observer{log: p.log, route: routeOf(mux, paths), told: p.metrics.requested, draining: p.health.draining.Load}
+	p.handler = identify(watched.observe(allowed.guard(mux)))
 	return nil
 }
 
 // serve runs everything until ctx ends or a part fails, and then stops it: nothing new begins, what is in flight ends or is
 // handed back, and everyone who is connected is told.
-func (p *parts) serve(ctx context.Context, listener net.Listener) error {
+func (p *parts) serve(ctx context.Context, listener net.Listener, aside metricsListener) error {
 	// No ReadTimeout: it would go on running while a turn thinks, and end the request. Who reads a body sets its deadline.
 	server := &http.Server{
 		Handler: p.handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader, IdleTimeout: 2 * time.Minute,
@@ -298,9 +323,11 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return p.stream.Run(background) })
 	group.Go(func() error { return p.hub.Run(background) })
 	group.Go(func() error { return p.runner.Run(background) })
+	group.Go(func() error { return p.store.Watch(background) })
 	group.Go(func() error { return p.store.RunRetention(background) })
 	group.Go(func() error { return p.store.RunCheckpoints(background) })
 	group.Go(func() error { return p.hooks.RunSweeper(background) })
+	group.Go(func() error { return p.metrics.serve(background, aside) })
 	working, endWork := context.WithCancel(background)
 	defer endWork()
 	worked := make(chan struct{})
@@ -320,6 +347,8 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 	case <-background.Done(): // a part failed
 	}
 	p.health.drain()
+	p.log.Info("stopping", "why", cmp.Or(context.Cause(ctx), context.Cause(background)))
+	p.lookAway(ctx, background)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	defer time.AfterFunc(lastLimit, func() {
@@ -346,5 +375,20 @@ func (p *parts) serve(ctx context.Context, listener net.Listener) error {
 		p.log.Warn("stop", "error", err)
 		err = server.Close()
 	}
-	return errors.Join(err, p.store.Close())
+	err = errors.Join(err, p.store.Close())
+	p.log.Info("stopped")
+	return err
+}
+
+// lookAway goes on as before for a while after a SIGTERM, which is how replicas are replaced: so long whoever shares out the requests
+// may take to notice that this one is not ready. At a Ctrl-C nobody does.
+func (p *parts) lookAway(ctx, background context.Context) {
+	var why signalled
+	if !errors.As(context.Cause(ctx), &why) || why.Signal != syscall.SIGTERM {
+		return
+	}
+	select {
+	case <-time.After(p.settings.DrainDelay):
+	case <-background.Done(): // a part failed
+	}
 }

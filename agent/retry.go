@@ -70,11 +70,14 @@ func (r *Runner) choices(agent *store.Agent) ([]choice, error) {
 // with the fallback: what was away a step ago is not waited for again.
 type thinker struct {
 	choices []choice
-	log     *slog.Logger // with the run's id
+	log     *slog.Logger  // with the run's id
+	asked   func(Asked)   // nil: nobody is told
+	took    time.Duration // all steps so far
 }
 
 // step makes one step, all of it before ctx ends. The request's agent and key are those of the choice.
 func (t *thinker) step(ctx context.Context, req Request) (Reply, error) {
+	defer func(began time.Time) { t.took += time.Since(began) }(time.Now())
 	heard := false
 	if text := req.Text; text != nil {
 		req.Text = func(delta string) {
@@ -87,7 +90,9 @@ func (t *thinker) step(ctx context.Context, req Request) (Reply, error) {
 	for asked := 1; ; asked++ {
 		c := t.choices[0]
 		req.Agent, req.APIKey = c.agent, c.apiKey
+		began := time.Now()
 		reply, err := generate(ctx, c.model, req)
+		t.tell(c, began, reply.Usage, err)
 		if err == nil || ctx.Err() != nil {
 			return reply, err
 		}
@@ -98,14 +103,14 @@ func (t *thinker) step(ctx context.Context, req Request) (Reply, error) {
 		wait, again := next(asked, err, heard, left, rand.Float64())
 		switch {
 		case again:
-			t.log.Warn("a model failed, and is asked again", "model", modelName(c.agent), "wait", wait, "error", err)
+			t.log.Warn("a model failed, and is asked again", "model", modelName(c.agent), "wait", wait, "error", brief(err))
 			select {
 			case <-ctx.Done():
 				return Reply{}, err
 			case <-time.After(wait):
 			}
 		case len(t.choices) > 1 && fallsBack(err, heard):
-			t.log.Warn("a model failed, and its fallback is asked", "model", modelName(c.agent), "error", err)
+			t.log.Warn("a model failed, and its fallback is asked", "model", modelName(c.agent), "error", brief(err))
 			t.choices = t.choices[1:]
 			asked = 0
 		default:

@@ -23,6 +23,8 @@ type Config struct {
 	Tools       *http.Client  // guarded: for addresses that a business set
 	TurnTimeout time.Duration // deadline of one turn
 	QueueWait   time.Duration // how long a turn waits for those before it; 0: 30 s
+	Asked       func(Asked)   // is told of each call of a model; nil: nobody is
+	Ended       func(Ended)   // is told of each turn that has begun, when it has ended; nil: nobody is
 	Log         *slog.Logger
 }
 
@@ -300,7 +302,7 @@ func (r *Runner) keepAlive(ctx context.Context) {
 		err = r.cfg.Store.KeepTurns(ctx, runs, turnLease)
 	}
 	if err = errors.Join(err, r.line.keepAlive(ctx)); err != nil && ctx.Err() == nil {
-		r.cfg.Log.Warn("keep turns alive", "error", err)
+		r.cfg.Log.Log(ctx, store.Level(err), "keep turns alive", "error", err)
 	}
 }
 
@@ -313,7 +315,7 @@ func (r *Runner) sweep(ctx context.Context) {
 		// The database was away, for the other replicas' heartbeats too: they get the time to make up for it.
 		r.quietUntil = time.Now().Add(turnLease)
 		if ctx.Err() == nil {
-			r.cfg.Log.Warn("sweep", "error", err)
+			r.cfg.Log.Log(ctx, store.Level(err), "sweep", "error", err)
 		}
 		return
 	}
@@ -329,7 +331,7 @@ func (r *Runner) sweep(ctx context.Context) {
 		}
 		r.cfg.Log.Warn("a run was left behind by a crash", "run", run.ID)
 		if err := r.cfg.Store.FailTurn(ctx, run, store.RunInterrupted); err != nil {
-			r.cfg.Log.Warn("end an abandoned run", "run", run.ID, "error", err)
+			r.cfg.Log.Log(ctx, store.Level(err), "end an abandoned run", "run", run.ID, "error", err)
 		}
 	}
 }

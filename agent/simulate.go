@@ -66,14 +66,14 @@ func (r *Runner) Test(ctx context.Context, v *store.Viewer, in TestInput) (*Test
 		return nil, err
 	}
 	course := course{
-		thinker: thinker{choices, r.cfg.Log.With("test", in.AgentID)}, agent: agent, failed: map[string]bool{}, tools: tools,
+		thinker: thinker{choices: choices, log: r.cfg.Log.With("test", in.AgentID), asked: r.cfg.Asked}, agent: agent, failed: map[string]bool{}, tools: tools,
 	}
 	shown, err := course.run(ctx, Request{
 		Prompt: prompt, Channel: in.Channel,
 		Messages: []Message{{Author: store.AuthorLead, Text: strings.TrimSpace(in.Message)}},
 	})
 	if err != nil {
-		r.cfg.Log.Warn("a test of an agent failed", "agent", in.AgentID, "error", err)
+		r.cfg.Log.Warn("a test of an agent failed", "agent", in.AgentID, "error", brief(err))
 		_, told := r.outcome(err)
 		return nil, told
 	}

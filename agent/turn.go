@@ -47,6 +47,19 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 		return nil, err
 	}
 	defer r.keep(turn.Run.ID)()
+	course := course{
+		thinker: thinker{choices: choices, log: r.cfg.Log.With("run", turn.Run.ID), asked: r.cfg.Asked},
+		agent:   agent, told: told, failed: map[string]bool{},
+	}
+	began := time.Now()
+	reply, err := r.play(turn, in, prompt, &course)
+	r.ended(began, course.thinker.took, course.used, err)
+	return reply, err
+}
+
+// play takes a turn that has begun to its second commit.
+func (r *Runner) play(turn *store.Turn, in ChatInput, prompt string, course *course) (*ChatReply, error) {
+	agent := course.agent
 	ctx, cancel := context.WithTimeout(r.ctx, r.cfg.TurnTimeout)
 	defer cancel()
 	messages, err := r.recall(ctx, turn, in.SessionID == nil)
@@ -56,10 +69,7 @@ func (r *Runner) turn(caller context.Context, agent *store.Agent, in ChatInput, 
 	messages = recent(append(messages[:len(messages):len(messages)], Message{Author: store.AuthorLead, Text: turn.Message.Text}))
 	tools, done := r.mcp.bind(ctx, agent)
 	defer done()
-	course := course{
-		thinker: thinker{choices, r.cfg.Log.With("run", turn.Run.ID)}, agent: agent, told: told, failed: map[string]bool{},
-		tools: unique(append((&toolbox{r.cfg.Tools, r.cfg.Store}).bind(agent), tools...)),
-	}
+	course.tools = unique(append((&toolbox{r.cfg.Tools, r.cfg.Store}).bind(agent), tools...))
 	shown, err := course.run(ctx, Request{Prompt: prompt, Channel: in.Channel, Messages: messages})
 	if err != nil {
 		return nil, r.fail(turn, err, course.steps...)
@@ -116,6 +126,7 @@ type course struct {
 
 	steps  []store.RunStep
 	calls  int
+	used   time.Duration   // by the tools
 	failed map[string]bool // calls that failed, by name and arguments
 	stuck  bool            // one of those was made again
 }
@@ -214,6 +225,7 @@ func (t *course) use(ctx context.Context, calls []Call) []Result {
 	for i, call := range calls {
 		began := time.Now()
 		results[i] = t.useOne(ctx, call)
+		t.used += time.Since(began)
 		record.ToolCalls = append(record.ToolCalls, store.ToolCall{
 			Name: cut(call.Name, 100), Arguments: cut(string(call.Arguments), keptResult), Result: cut(results[i].Content, keptResult),
 			Failed: results[i].Failed, DurationMs: int(time.Since(began).Milliseconds()),
@@ -288,12 +300,21 @@ func (r *Runner) recall(ctx context.Context, turn *store.Turn, fresh bool) ([]Me
 // fail ends the run and says what the caller is told. The cause is logged here, and not shown.
 func (r *Runner) fail(turn *store.Turn, cause error, steps ...store.RunStep) error {
 	class, told := r.outcome(cause)
-	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", cause)
+	r.cfg.Log.Warn("a run failed", "run", turn.Run.ID, "agent", turn.Run.AgentID, "class", class, "error", brief(cause))
 	err := r.insist(context.Background(), func() error { return r.cfg.Store.FailTurn(context.Background(), turn.Run, class, steps...) })
 	if err != nil {
 		return fmt.Errorf("fail run %s: %w", turn.Run.ID, err)
 	}
 	return told
+}
+
+// brief is what the log is told of a failure: not the words of a model's server, which may repeat what was said.
+func brief(err error) string {
+	var failure interface{ Brief() string }
+	if errors.As(err, &failure) {
+		return failure.Brief()
+	}
+	return err.Error()
 }
 
 // outcome is the class of a failed run, and what its caller is told.

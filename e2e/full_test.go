@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -48,6 +49,10 @@ func TestFullDisk(t *testing.T) {
 		}
 		s.query(token, "{ runs { nodes { id } } }", nil)
 	}
+	eventually(t, "told", func() bool {
+		told := s.metrics()
+		return told["parley_database_full"] == 1 && told["parley_database_up"] == 1
+	})
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
@@ -55,6 +60,10 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("the first chat: %d %s %v\n%s", a.status, a.body, a.err, s.log())
 	}
 	s.chat("Hello", "")
+	eventually(t, "told", func() bool { return strings.Contains(s.log(), "the database is back") })
+	if n := strings.Count(s.log(), "the database has no room left"); n != 1 {
+		t.Errorf("the log tells of the full disk %d times:\n%s", n, s.log())
+	}
 }
 
 // fill takes all the room that a disk has.

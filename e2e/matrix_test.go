@@ -202,7 +202,7 @@ func newRig(t *testing.T, mode, deadly string, f failure, rnd *rand.Rand) *rig {
 	if mode == "embedded" {
 		r.servers = []*server{{t: t, dir: t.TempDir(), env: append([]string{
 			"PARLEY_BOOTSTRAP_API_KEY=" + apiKey, "PARLEY_BOOTSTRAP_TOKEN=" + token, "PARLEY_ALLOW_PRIVATE_WEBHOOKS=true",
-			"PARLEY_ADDR=" + servers.FreePort(t),
+			"PARLEY_ADDR=" + servers.FreePort(t), "PARLEY_DRAIN_DELAY=0s",
 		}, env...)}}
 		r.servers[0].up()
 	} else {

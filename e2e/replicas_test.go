@@ -49,7 +49,7 @@ func fleetOn(t *testing.T, database string, env ...string) *fleet {
 		"PARLEY_DATABASE_URL=" + f.database, "PARLEY_REDIS_URL=redis://" + f.bell.Addr,
 		"PARLEY_SECRET_KEY=" + base64.StdEncoding.EncodeToString(make([]byte, 32)),
 		"PARLEY_ADDR=127.0.0.1:0", "PARLEY_BOOTSTRAP_API_KEY=" + apiKey, "PARLEY_BOOTSTRAP_TOKEN=" + token,
-		"PARLEY_ALLOW_PRIVATE_WEBHOOKS=true", "PARLEY_DELIVERY_BACKOFF=50ms",
+		"PARLEY_ALLOW_PRIVATE_WEBHOOKS=true", "PARLEY_DELIVERY_BACKOFF=50ms", "PARLEY_DRAIN_DELAY=0s",
 	}, env...)
 	return f
 }

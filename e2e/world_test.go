@@ -83,7 +83,7 @@ func launched(t *testing.T, binary string, env ...string) *server {
 	t.Helper()
 	s := &server{t: t, binary: binary, dir: t.TempDir(), env: append([]string{
 		"PARLEY_ADDR=127.0.0.1:0", "PARLEY_BOOTSTRAP_API_KEY=" + apiKey, "PARLEY_BOOTSTRAP_TOKEN=" + token,
-		"PARLEY_ALLOW_PRIVATE_WEBHOOKS=true", "PARLEY_DELIVERY_BACKOFF=50ms",
+		"PARLEY_ALLOW_PRIVATE_WEBHOOKS=true", "PARLEY_DELIVERY_BACKOFF=50ms", "PARLEY_DRAIN_DELAY=0s",
 	}, env...)}
 	s.up()
 	return s

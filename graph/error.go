@@ -49,7 +49,7 @@ func presenter(log *slog.Logger) graphql.ErrorPresenterFunc {
 		switch {
 		case refused:
 			if cause := errors.Unwrap(refusal); cause != nil {
-				log.WarnContext(ctx, "a GraphQL request was refused", "path", out.Path.String(), "error", cause)
+				log.DebugContext(ctx, "a GraphQL request was refused", "path", out.Path.String(), "error", cause)
 			}
 			out.Message = refusal.Message
 			out.Extensions = map[string]any{"code": string(refusal.Code)}

@@ -49,6 +49,8 @@ type Handler struct {
 	live   *transport.WebSocket
 	events *transport.SSE
 	groups *transport.Groups
+	quota  *transport.Quota
+	feeds  *Resolver
 	slow   atomic.Int64
 }
 
@@ -99,7 +101,7 @@ func NewHandler(cfg HandlerConfig) *Handler {
 	if cfg.Admit != nil {
 		server.Use(charger{cfg.Admit})
 	}
-	h := &Handler{server: server, live: live, events: events, groups: groups}
+	h := &Handler{server: server, live: live, events: events, groups: groups, quota: quota, feeds: cfg.Resolver}
 	live.Closed = func(_ context.Context, _ int, reason string) {
 		if reason == transport.ReasonSlow {
 			h.slow.Add(1)
@@ -141,12 +143,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.server.S
 type Live struct {
 	Sockets, Streams int   // that are open: WebSockets, and responses of server-sent events
 	Made, Given      int64 // results of subscriptions: executed, and sent to clients
+	Subscriptions    int64 // that run
+	Resumed          int64 // subscriptions of events that began after a cursor
 	Slow             int64 // WebSockets that were closed since their client was too slow
 }
 
 // Live tells what the live feeds have come to so far.
 func (h *Handler) Live() Live {
-	return Live{h.live.Open(), h.events.Open(), h.groups.Made.Load(), h.groups.Given.Load(), h.slow.Load()}
+	return Live{
+		Sockets: h.live.Open(), Streams: h.events.Open(), Subscriptions: h.quota.Open(), Resumed: h.feeds.resumed.Load(),
+		Made: h.groups.Made.Load(), Given: h.groups.Given.Load(), Slow: h.slow.Load(),
+	}
 }
 
 // Shutdown closes the WebSockets and the event streams, and returns when all of them are closed, or ctx has ended.

@@ -1,6 +1,8 @@
 package graph
 
 import (
+	"sync/atomic"
+
 	"parley/agent"
 	"parley/store"
 	"parley/store/hook"
@@ -13,6 +15,8 @@ type Resolver struct {
 	Hooks  *hook.Hooks
 	Hub    *stream.Hub
 	Runner *agent.Runner
+
+	resumed atomic.Int64 // subscriptions of events that began after a cursor
 }
 
 // Root is what the schema's root types are bound to: nothing, they have resolvers.

@@ -7,6 +7,7 @@ package graph
 
 import (
 	"context"
+
 	"parley/agent"
 	"parley/store"
 	"parley/store/hook"

@@ -25,8 +25,12 @@ func (r *Resolver) followEvents(ctx context.Context, business string, filter *st
 	if err != nil {
 		return nil, err
 	}
-	if until, bounded := transport.Until(ctx); bounded {
+	until, bounded := transport.Until(ctx)
+	if bounded {
 		sub.EndAt(until)
+	}
+	if from != nil && until == 0 { // a client's beginning, and not what its transport reads on by
+		r.resumed.Add(1)
 	}
 	place := placeIn(business)
 	transport.Began(ctx, place(sub.At()))

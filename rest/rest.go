@@ -26,7 +26,7 @@ type API struct {
 }
 
 // Handler routes the paths.
-func (a *API) Handler() http.Handler {
+func (a *API) Handler() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("/agents/{agent_id}/chat", a.methods(map[string]handler{http.MethodPost: a.chat}))
 	mux.Handle("/agents/{agent_id}/test", a.methods(map[string]handler{http.MethodPost: a.test}))
@@ -110,7 +110,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	e, ok := store.AsError(err)
 	if ok && errors.Unwrap(e) != nil {
-		a.Log.WarnContext(r.Context(), "a REST request was refused", "path", r.URL.Path, "error", errors.Unwrap(e))
+		a.Log.DebugContext(r.Context(), "a REST request was refused", "path", r.URL.Path, "error", errors.Unwrap(e))
 	}
 	switch {
 	case ok && e.Faults != nil:

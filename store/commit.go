@@ -48,6 +48,7 @@ type batcher struct {
 	queue *queue
 	ended chan struct{}
 
+	batches, writes     atomic.Int64 // that have ended well
 	commits, committing atomic.Int64 // of events: how many, and nanoseconds from the instant that the events bear
 }
 
@@ -67,6 +68,11 @@ func (b *batcher) stop() {
 // Commits counts the transactions that have committed events, and how long they took, from the instant that their events bear.
 func (s *Store) Commits() (n int64, took time.Duration) {
 	return s.batcher.commits.Load(), time.Duration(s.batcher.committing.Load())
+}
+
+// Batches counts the transactions that have committed writes, and these: of chats, and on PostgreSQL not of what is written aside.
+func (s *Store) Batches() (n, writes int64) {
+	return s.batcher.batches.Load(), s.batcher.writes.Load()
 }
 
 // Write has w be part of the next batch, and returns when that is committed. There is no context: a caller that left must
@@ -164,7 +170,7 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 		case errors.Is(err, errUnknown):
 			committed, err := b.find(ctx, id)
 			if err != nil {
-				b.s.log.Error("find out whether a batch was committed", "batch", id, "error", err)
+				b.s.reach.lost(fmt.Errorf("find out whether batch %s was committed: %w", id, err))
 				return nil, ErrUnavailable
 			}
 			if committed {
@@ -173,7 +179,7 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 		case errors.Is(err, errNotBegun) && begun && lost(err): // the connection was lost some time ago, and is made again
 			begun = false
 		case b.s.remote() && lost(err):
-			b.s.log.Warn("commit a batch: the database is away", "error", err)
+			b.s.reach.lost(err)
 			if atStandby(err) {
 				b.s.moved()
 			}
@@ -181,6 +187,9 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 		case b.s.remote() && collided(err) && collisions < maxCollisions:
 			collisions++
 		default:
+			if full(err, pgError(err)) {
+				b.s.reach.lost(err)
+			}
 			return nil, err
 		}
 	}
@@ -189,6 +198,8 @@ func (b *batcher) try(batch []*Write) ([]*Event, error) {
 // committed counts a transaction that was committed, and does what was to be done after it. It returns its events.
 func (b *batcher) committed(t *Tx, batch []*Write) []*Event {
 	b.queue.made(t.made, batch)
+	b.batches.Add(1)
+	b.writes.Add(int64(len(batch)))
 	if len(t.events) > 0 {
 		b.commits.Add(1)
 		b.committing.Add(int64(time.Since(t.began)))

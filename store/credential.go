@@ -104,6 +104,9 @@ func (s *Store) Authenticate(ctx context.Context, kind CredentialKind, secret st
 	c, found, err := s.authenticating.Get(ctx, hashSecret(secret))
 	switch {
 	case err != nil:
+		if _, away := AsError(err); away && ctx.Err() == nil {
+			s.reach.lost(err)
+		}
 		return nil, fmt.Errorf("authenticate: %w", err)
 	case !found || c.Kind != kind:
 		return nil, ErrUnauthenticated

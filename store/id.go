@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/binary"
+	"strings"
 
 	"github.com/google/uuid"
 )
@@ -20,4 +21,16 @@ func FirstID(prefix string, at Time) string {
 	copy(u[:6], ms[2:])
 	u[6] = 0x70 // version 7
 	return prefix + "_" + u.String()
+}
+
+// MadeAt is when NewID made an id, to the millisecond; not ok for what it cannot have made.
+func MadeAt(id string) (at Time, ok bool) {
+	_, text, _ := strings.Cut(id, "_")
+	u, err := uuid.Parse(text)
+	if err != nil || u.Version() != 7 {
+		return 0, false
+	}
+	var ms [8]byte
+	copy(ms[2:], u[:6])
+	return Time(binary.BigEndian.Uint64(ms[:]) * 1000), true
 }

@@ -83,6 +83,7 @@ type Store struct {
 	servers     generation // of PostgreSQL, that the URL has led to
 	unlock      func() error
 	log         *slog.Logger
+	reach       reach
 	tables      map[reflect.Type]*table
 
 	authenticate   *sql.Stmt // what every request reads
@@ -121,7 +122,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.CheckSchema == nil {
 		cfg.CheckSchema = func(JSONObject) Faults { return nil }
 	}
-	s := &Store{cfg: cfg, log: cfg.Log, unlock: func() error { return nil }, prepared: statements{of: map[string]*sql.Stmt{}}}
+	s := &Store{cfg: cfg, log: cfg.Log, reach: reach{log: cfg.Log}, unlock: func() error { return nil }, prepared: statements{of: map[string]*sql.Stmt{}}}
 	var err error
 	switch {
 	case IsPostgres(cfg.URL):
@@ -343,13 +344,15 @@ func (s *Store) remote() bool { return IsPostgres(s.cfg.URL) }
 
 // Ping answers whether the database takes writes. A server that does not, which PostgreSQL's address may lead to for a
 // moment, is left for whatever the address leads to next.
-func (s *Store) Ping(ctx context.Context) error {
+func (s *Store) Ping(ctx context.Context) error { return s.pingOver(ctx, s.read) }
+
+func (s *Store) pingOver(ctx context.Context, db *bun.DB) error {
 	if !s.remote() {
 		var one int
-		return s.read.NewRaw("SELECT 1").Scan(ctx, &one)
+		return db.NewRaw("SELECT 1").Scan(ctx, &one)
 	}
 	var standby bool
-	if err := s.read.NewRaw("SELECT pg_is_in_recovery()").Scan(ctx, &standby); err != nil {
+	if err := db.NewRaw("SELECT pg_is_in_recovery()").Scan(ctx, &standby); err != nil {
 		return err
 	}
 	if standby {

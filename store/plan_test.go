@@ -76,6 +76,10 @@ func TestListsReadAnIndex(t *testing.T) {
 				_, err := h.Lanes(ctx, []int{0, shard})
 				return err
 			},
+			"how what waits does": func() error {
+				_, err := h.Measure(ctx, []int{0, shard})
+				return err
+			},
 			"what is next": func() error { _, err := h.Next(ctx, shard, endpoint, 7, 10); return err },
 			"what is due":  func() error { _, err := h.Due(ctx, shard, endpoint, s.Now(), 10); return err },
 			"attempts":     func() error { _, err := h.AttemptsOf(ctx, []string{one.Key(), "2,evt_2,we_1"}); return err },

@@ -30,15 +30,16 @@ func (r *reader) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := r.step(ctx)
 		if err == nil {
-			r.sound.Store(true)
+			if !r.sound.Swap(true) {
+				r.s.tellRead(nil)
+			}
 			continue
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		if r.sound.Swap(false) {
-			r.s.cfg.Log.Warn("the stream is away: going on from SQL", "error", err)
-		}
+		r.sound.Store(false)
+		r.s.tellRead(err)
 		r.s.losses.Add(1)
 		select {
 		case <-ctx.Done():
@@ -56,6 +57,7 @@ func (r *reader) step(ctx context.Context) (err error) {
 		// What was published before this moment was not read: let those who count compare.
 		r.s.losses.Add(1)
 		r.sound.Store(true)
+		r.s.tellRead(nil)
 	}
 	err = r.read(ctx)
 	if errors.Is(err, redis.Nil) { // nothing new

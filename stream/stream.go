@@ -61,7 +61,8 @@ type Stream struct {
 	origin   string // what is published here bears it
 	queue    chan []Entry
 	readers  []*reader
-	receive  sync.Mutex   // held while Config.Receive runs
+	receive  sync.Mutex // held while Config.Receive runs
+	told     told
 	losses   atomic.Int64 // how often entries were, or may have been, lost
 }
 
@@ -207,7 +208,9 @@ func (s *Stream) publish(ctx context.Context) {
 			for _, r := range s.readers {
 				r.sound.Store(false) // until it has read again
 			}
-			s.cfg.Log.Warn("publish to the stream", "entries", len(batch), "error", err)
+		}
+		if ctx.Err() == nil {
+			s.tellPublished(err)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (w *Worker) write(ctx context.Context, batch []*task) {
 		if err == nil || errors.Is(err, store.ErrShuttingDown) {
 			return
 		}
-		w.cfg.Log.Warn("record outcomes", "outcomes", len(batch), "error", err)
+		w.cfg.Log.Log(ctx, store.Level(err), "record outcomes", "outcomes", len(batch), "error", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -105,11 +105,30 @@ func (w *Worker) writeOnce(ctx context.Context, batch ...*task) error {
 	for business, deliveries := range recorded.Changed {
 		w.cfg.Stream.PublishDeliveries(business, deliveries...)
 	}
+	if w.cfg.Recorded != nil {
+		w.cfg.Recorded(outcomes)
+	}
+	for _, c := range recorded.Health {
+		w.tellHealth(c)
+	}
 	for _, business := range recorded.Disabled {
 		w.Changed(business)
 		w.cfg.Stream.PublishDeliveries(business) // whatever else waited for the endpoint ended with it
 	}
 	return nil
+}
+
+// tellHealth tells of an endpoint that has changed: once, however many deliveries fail.
+func (w *Worker) tellHealth(c hook.HealthChange) {
+	log := w.cfg.Log.With("endpoint", c.EndpointID, "business", c.BusinessID)
+	switch c.To {
+	case hook.Failing:
+		log.Warn("an endpoint fails", "failure", c.Why)
+	case hook.Recovered:
+		log.Info("an endpoint has recovered")
+	case hook.Disabled:
+		log.Warn("an endpoint was disabled", "reason", c.Why)
+	}
 }
 
 // written ends what was recorded, or given up at the end of the process: SQL has it now.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"parley/store"
 	"parley/store/hook"
 )
 
@@ -191,7 +192,7 @@ func (w *Worker) renew(ctx context.Context) {
 	defer renewal.Stop()
 	for {
 		if err := w.renewOnce(ctx); err != nil && ctx.Err() == nil {
-			w.cfg.Log.Warn("renew the hold on shards", "error", err)
+			w.cfg.Log.Log(ctx, store.Level(err), "renew the hold on shards", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -246,7 +247,7 @@ func (w *Worker) keep(ctx context.Context) {
 		return
 	}
 	if err := w.cfg.Hooks.KeepShards(ctx, holds); err != nil {
-		w.cfg.Log.Warn("keep the shards until the attempts in flight have ended", "error", err)
+		w.cfg.Log.Log(ctx, store.Level(err), "keep the shards until the attempts in flight have ended", "error", err)
 		return
 	}
 }
@@ -257,6 +258,6 @@ func (w *Worker) give(ctx context.Context, holds []hook.Hold) {
 		return
 	}
 	if err := w.cfg.Hooks.GiveShards(ctx, holds); err != nil {
-		w.cfg.Log.Warn("hand shards back: they are free when their leases end", "shards", len(holds), "error", err)
+		w.cfg.Log.Log(ctx, store.Level(err), "hand shards back: they are free when their leases end", "shards", len(holds), "error", err)
 	}
 }

@@ -26,8 +26,10 @@ type Config struct {
 	Timeout time.Duration // of one attempt, from the dial to the last byte
 	Policy  Policy
 	Drain   time.Duration // how long attempts in flight may go on once Run is to end
-	NoPoll  bool          // never look in SQL for what the bell did not bring: a seam for tests
-	Log     *slog.Logger
+	// Recorded is told of outcomes that were written; nil: nobody is. It must neither block nor change them.
+	Recorded func([]*hook.Outcome)
+	NoPoll   bool // never look in SQL for what the bell did not bring: a seam for tests
+	Log      *slog.Logger
 }
 
 // Worker delivers. Feed it with Offer, and Run it.
@@ -44,7 +46,8 @@ type Worker struct {
 	outcomes chan *task    // attempts that have ended; it has room for all permits
 	looks    chan struct{} // what look is to be done is in looking
 	replays  chan struct{} // a replay may go on
-	losses   atomic.Int64  // of the stream, when a look was last ordered for them
+	measured atomic.Pointer[hook.Measure]
+	losses   atomic.Int64 // of the stream, when a look was last ordered for them
 
 	bodies  *lru.Cache[string, []byte] // of events, by id
 	fetched *store.Gather[[]byte]      // reads what is not there
@@ -114,6 +117,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	helpers.Go(func() { w.lookWhereTold(ctx) })
 	helpers.Go(func() { w.renew(ctx) })
 	helpers.Go(func() { w.replay(ctx) })
+	helpers.Go(func() { w.measure(ctx) })
 	recording, endRecording := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRecording()
 	recorded := make(chan struct{})
@@ -144,7 +148,7 @@ func (w *Worker) drain() {
 	if w.holds.shared { // the others need not wait to find out: they take what is handed back as it comes
 		leaving, cancel := context.WithTimeout(context.Background(), lastChance)
 		if err := w.cfg.Hooks.Leave(leaving, w.replica); err != nil {
-			w.cfg.Log.Warn("say goodbye to the other replicas", "error", err)
+			w.cfg.Log.Log(leaving, store.Level(err), "say goodbye to the other replicas", "error", err)
 		}
 		cancel()
 	}

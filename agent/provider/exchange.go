@@ -15,7 +15,7 @@ import (
 
 const (
 	maxAnswer  = 4 << 20 // bytes: some 1,000,000 tokens of text, or 20,000 events, beyond what any model writes at once
-	maxExcerpt = 512     // bytes of an error answer that the log is told
+	maxExcerpt = 512     // bytes of an error answer that are kept
 	maxWait    = 24 * time.Hour
 	userAgent  = "Parley"
 )
@@ -35,7 +35,7 @@ func (c *Call) Exchange(req *http.Request, next func(*http.Request) (*http.Respo
 	resp, err := next(req)
 	var failed *url.Error
 	if errors.As(err, &failed) {
-		return resp, failed.Err // without the address: what a business has put into it may be a secret
+		return resp, fmt.Errorf("%w: %w", errUnreachable, failed.Err) // without the address: what a business has put into it may be a secret
 	}
 	if err != nil {
 		return resp, err
@@ -106,6 +106,9 @@ func retryAfter(header http.Header) time.Duration {
 	return 0
 }
 
+// errUnreachable is why there was no answer at all.
+var errUnreachable = errors.New("no answer")
+
 // statusError is an answer other than 200.
 type statusError struct {
 	code    int
@@ -113,8 +116,11 @@ type statusError struct {
 	excerpt string
 }
 
-func (e *statusError) Error() string {
-	return fmt.Sprintf("status %d %s: %s", e.code, http.StatusText(e.code), e.excerpt)
+func (e *statusError) Error() string { return e.brief() + ": " + e.excerpt }
+
+// brief is the error without what the server said.
+func (e *statusError) brief() string {
+	return fmt.Sprintf("status %d %s", e.code, http.StatusText(e.code))
 }
 
 // refused says whether the same request would be refused again: a 4xx, but for those that speak of the moment.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"parley/agent"
@@ -18,10 +19,14 @@ var ErrDeclined = errors.New("the content was declined")
 type failure struct {
 	causes []error
 	text   string
+	brief  string
 }
 
 func (f *failure) Error() string   { return f.text }
 func (f *failure) Unwrap() []error { return f.causes }
+
+// Brief is the failure without what the model's server said of it, which may repeat what it was sent.
+func (f *failure) Brief() string { return f.brief }
 
 // Failed says which of agent's errors a cause is.
 func (c *Call) Failed(ctx context.Context, cause error) error {
@@ -46,10 +51,21 @@ func (c *Call) Failed(ctx context.Context, cause error) error {
 	if errors.Is(errors.Join(causes...), agent.ErrModelRefused) {
 		kind = agent.ErrModelRefused
 	}
-	text := kind.Error() + ": " + cause.Error()
+	text, brief := kind.Error()+": "+cause.Error(), kind.Error()
+	var network net.Error
+	switch {
+	case status != nil:
+		brief += ": " + status.brief()
+	case errors.Is(cause, ErrDeclined):
+		brief += ": " + ErrDeclined.Error()
+	case errors.As(cause, &network), errors.Is(cause, errUnreachable):
+		brief += ": " + cause.Error()
+	}
 	if c.Key != "" && strings.Contains(text, c.Key) {
-		text = strings.ReplaceAll(text, c.Key, "[key]")
+		text, brief = strings.ReplaceAll(text, c.Key, "[key]"), strings.ReplaceAll(brief, c.Key, "[key]")
 		cause = errors.New("a cause that holds the key")
 	}
-	return &failure{causes: append(causes, cause), text: strings.ToValidUTF8(text[:min(len(text), maxText)], "\uFFFD")}
+	return &failure{causes: append(causes, cause), text: short(text), brief: short(brief)}
 }
+
+func short(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxText)], "\uFFFD") }

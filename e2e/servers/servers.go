@@ -135,10 +135,10 @@ func (s *Server) Stop() {
 // Signal sends the server a signal.
 func (s *Server) Signal(sig os.Signal) error { return s.cmd.Process.Signal(sig) }
 
-// Redis starts a Redis that keeps nothing on disk.
-func Redis(t T) *Server {
+// Redis starts a Redis that keeps nothing on disk, with options of a test's own.
+func Redis(t T, options ...string) *Server {
 	t.Helper()
-	return startRedis(t, nil)
+	return startRedis(t, options)
 }
 
 // RedisTLS starts a Redis that speaks TLS at an address beside its own, with a certificate that nobody knows.

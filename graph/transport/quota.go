@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/vektah/gqlparser/v2/ast"
@@ -25,6 +26,8 @@ type Quota struct {
 	Of            func(ctx context.Context) (credential, business string) // by the context that operations run in; empty: not bounded
 	Sockets       int                                                     // WebSockets and event streams of a business
 	Subscriptions int                                                     // of a business
+
+	open atomic.Int64 // subscriptions
 
 	mu sync.Mutex // guards what follows, and every account
 	of map[string]*account
@@ -88,6 +91,7 @@ func (q *Quota) subscribe(ctx context.Context, socket *account, op *graphql.Oper
 			return nil, limitReached("the subscriptions keep as much as they may, with their documents and variables: end one first, or ask with less")
 		}
 	}
+	q.open.Add(1)
 	for _, a := range accounts {
 		a.subscriptions++
 		a.bytes += variables
@@ -101,6 +105,7 @@ func (q *Quota) subscribe(ctx context.Context, socket *account, op *graphql.Oper
 	return func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
+		q.open.Add(-1)
 		for _, a := range accounts {
 			a.subscriptions--
 			a.bytes -= variables
@@ -112,6 +117,9 @@ func (q *Quota) subscribe(ctx context.Context, socket *account, op *graphql.Oper
 		drop()
 	}, nil
 }
+
+// Open is how many subscriptions run.
+func (q *Quota) Open() int64 { return q.open.Load() }
 
 func (q *Quota) who(ctx context.Context) (credential, business string) {
 	if q == nil {

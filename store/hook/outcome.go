@@ -29,7 +29,25 @@ type Outcome struct {
 type Recorded struct {
 	Changed  map[string][]string // the ids of deliveries, by business
 	Disabled []string            // businesses of endpoints that were disabled
+	Health   []HealthChange
 }
+
+// HealthChange is how outcomes have changed an endpoint: it fails from now on, or no longer, or it was disabled.
+type HealthChange struct {
+	EndpointID, BusinessID string
+	To                     Health
+	Why                    string // the last failure, or why it was disabled
+}
+
+// Health is what an endpoint has come to.
+type Health string
+
+// The states of an endpoint's health.
+const (
+	Failing   Health = "failing"
+	Recovered Health = "recovered"
+	Disabled  Health = "disabled"
+)
 
 // Record writes outcomes, their attempts, and what they mean for the endpoints, in one transaction. An outcome counts only
 // under a hold that is still good, and once. A retry of a delivery that is over by now is not revived, and what was
@@ -72,6 +90,7 @@ type record struct {
 type health struct {
 	failingSince *store.Time
 	was          *store.Time
+	failure      string // the last one
 	url          string
 }
 
@@ -315,6 +334,9 @@ func (r *record) recordHealth(ctx context.Context, t *store.Tx, outcomes []*Outc
 		if o.Disable != "" && o.URL == p.url { // it asked for it, at the address that it still has
 			disable[id] = o.Disable
 		}
+		if o.counts() && o.Attempt.Error != nil {
+			p.failure = *o.Attempt.Error
+		}
 		switch {
 		case !o.counts():
 		case o.Attempt.Error == nil:
@@ -334,6 +356,12 @@ func (r *record) recordHealth(ctx context.Context, t *store.Tx, outcomes []*Outc
 		if !same(p.failingSince, p.was) {
 			t.Exec(`UPDATE endpoints SET failing_since = $1 WHERE id = $2`, p.failingSince, id)
 		}
+		switch {
+		case p.was == nil && p.failingSince != nil:
+			r.done.Health = append(r.done.Health, HealthChange{id, business[id], Failing, p.failure})
+		case p.was != nil && p.failingSince == nil:
+			r.done.Health = append(r.done.Health, HealthChange{id, business[id], Recovered, ""})
+		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(disable)) {
 		p := new(Endpoint)
@@ -352,6 +380,7 @@ func (r *record) recordHealth(ctx context.Context, t *store.Tx, outcomes []*Outc
 			return fmt.Errorf("disable endpoint %s: %w", id, err)
 		}
 		r.done.Disabled = append(r.done.Disabled, p.BusinessID)
+		r.done.Health = append(r.done.Health, HealthChange{id, p.BusinessID, Disabled, disable[id]})
 	}
 	return nil
 }
