@@ -72,7 +72,7 @@ func newMetrics() *metrics {
 	}
 
 	m.requests = counter("parley_http_requests_total", "Requests by the path that serves them and the class of their status; 1xx are WebSockets.", "route", "status")
-	m.requestSeconds = histogram("parley_http_request_seconds", "How long requests took; event streams are among them, WebSockets not.", brief, "route")
+	m.requestSeconds = histogram("parley_http_request_seconds", "How long requests took, but for WebSockets and event streams.", brief, "route")
 
 	m.turns = counter("parley_turns_total", "Turns that have begun, by how they ended: finished, or why not.", "outcome")
 	m.turnSeconds = histogram("parley_turn_seconds", "How long turns took: all of it, the model, tools, and our own part.", long, "part")
@@ -172,14 +172,14 @@ func truth(b bool) float64 {
 	return 0
 }
 
-// requested counts a request. A WebSocket's duration tells nothing: it is open when its request is over.
-func (m *metrics) requested(route string, status int, took time.Duration, business string) {
-	if business != "" {
-		m.busiest.count(business, time.Now())
+// requested counts a request. How long a caller likes to listen tells nothing.
+func (m *metrics) requested(r request) {
+	if r.business != "" {
+		m.busiest.count(r.business, time.Now())
 	}
-	m.requests.WithLabelValues(route, class(status)).Inc()
-	if status != http.StatusSwitchingProtocols {
-		m.requestSeconds.WithLabelValues(route).Observe(took.Seconds())
+	m.requests.WithLabelValues(r.route, class(r.status)).Inc()
+	if !r.lasting {
+		m.requestSeconds.WithLabelValues(r.route).Observe(r.took.Seconds())
 	}
 }
 

@@ -58,9 +58,18 @@ func (l requestLog) WithGroup(name string) slog.Handler { return requestLog{l.Ha
 // answered when it is open.
 type observer struct {
 	log      *slog.Logger
-	route    func(*http.Request) string                                          // the pattern of the path that serves it
-	told     func(route string, status int, took time.Duration, business string) // empty: nobody knows whose it was
-	draining func() bool                                                         // the connection of an answer ends with it: what comes next is for another replica
+	route    func(*http.Request) string // the pattern of the path that serves it
+	told     func(request)
+	draining func() bool // the connection of an answer ends with it: what comes next is for another replica
+}
+
+// request is one that was answered.
+type request struct {
+	route    string
+	status   int
+	took     time.Duration
+	lasting  bool   // it was open for as long as its caller liked: a WebSocket, or an event stream
+	business string // empty: nobody knows whose it was
 }
 
 // caller is who made a request, as far as anybody has found out.
@@ -85,14 +94,14 @@ func (o *observer) observe(next http.Handler) http.Handler {
 }
 
 func (o *observer) tell(r *http.Request, v *store.Viewer, a *response, took time.Duration) {
-	route, status := o.route(r), cmp.Or(a.status, http.StatusOK)
-	business := ""
+	told := request{route: o.route(r), status: cmp.Or(a.status, http.StatusOK), took: took}
 	if v != nil {
-		business = v.BusinessID
+		told.business = v.BusinessID
 	}
-	o.told(route, status, took, business)
+	told.lasting = told.status == http.StatusSwitchingProtocols || strings.HasPrefix(a.Header().Get("Content-Type"), "text/event-stream")
+	o.told(told)
 	level := slog.LevelInfo
-	switch route {
+	switch told.route {
 	case "/healthz", "/readyz", "/metrics":
 		level = slog.LevelDebug
 	}
@@ -100,11 +109,11 @@ func (o *observer) tell(r *http.Request, v *store.Viewer, a *response, took time
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("method", r.Method[:min(len(r.Method), maxMethod)]), slog.String("route", route), slog.Int("status", status),
+		slog.String("method", r.Method[:min(len(r.Method), maxMethod)]), slog.String("route", told.route), slog.Int("status", told.status),
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
 	}
 	if v != nil {
-		attrs = append(attrs, slog.String("business", business), slog.String("credential", v.Credential.Prefix))
+		attrs = append(attrs, slog.String("business", told.business), slog.String("credential", v.Credential.Prefix))
 	}
 	o.log.LogAttrs(r.Context(), level, "request", attrs...)
 }
