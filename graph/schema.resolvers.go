@@ -7,7 +7,6 @@ package graph
 
 import (
 	"context"
-
 	"parley/agent"
 	"parley/store"
 	"parley/store/hook"
