@@ -44,7 +44,7 @@ func (w *Worker) Offer(entries []stream.Entry) {
 		}
 	})
 	if losses := w.cfg.Stream.Losses(); w.losses.Swap(losses) != losses {
-		w.order(everywhere)
+		w.order()
 	}
 }
 
@@ -227,11 +227,11 @@ func (w *Worker) count(b *business, l *lane, n int) {
 	}
 }
 
-// order has someone look at once, everywhere or for what waits of one business.
-func (w *Worker) order(where string) {
+// order has someone look everywhere at once.
+func (w *Worker) order() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.orderLocked(where)
+	w.orderLocked(everywhere)
 }
 
 func (w *Worker) orderLocked(where string) {
@@ -262,7 +262,7 @@ func (w *Worker) look(ctx context.Context) {
 		}
 		switch {
 		case !w.cfg.Stream.Ringing():
-			w.order(everywhere)
+			w.order()
 		case regular:
 			_ = w.lookOnce(ctx, map[string]bool{everywhere: true}, patience)
 		}
@@ -285,7 +285,7 @@ func (w *Worker) lookWhereTold(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 			case <-time.After(lookQuiet):
-				w.order(everywhere)
+				w.order()
 			}
 		}
 	}

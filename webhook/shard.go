@@ -70,14 +70,6 @@ func (h *holds) lost(under hook.Hold) bool {
 	return held == nil || held.Hold != under || held.leaving
 }
 
-// gone says whether a hold is not ours any more.
-func (h *holds) gone(under hook.Hold) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	held := h.of[under.Shard]
-	return held == nil || held.Hold != under
-}
-
 // begin counts an attempt in, if it may begin under the hold.
 func (h *holds) begin(under hook.Hold) bool {
 	h.mu.Lock()
@@ -212,7 +204,7 @@ func (w *Worker) renewOnce(ctx context.Context) error {
 	}
 	strange, late := w.holds.renewed(held, share, began)
 	if late { // nothing was taken in meanwhile
-		w.order(everywhere)
+		w.order()
 	}
 	w.give(ctx, append(strange, w.holds.idle()...))
 	if missing := share - len(w.holds.all()); missing > 0 {
@@ -230,7 +222,7 @@ func (w *Worker) takeShards(ctx context.Context, limit int) error {
 		w.holds.took(taken, began)
 	}
 	if len(taken) > 0 {
-		w.order(everywhere)
+		w.order()
 	}
 	return err
 }
