@@ -76,7 +76,7 @@ func TestStartRefusals(t *testing.T) {
 		"token of umlauts": {env: []string{"PARLEY_BOOTSTRAP_TOKEN=at_ä0123456789abc"}, expect: "PARLEY_BOOTSTRAP_TOKEN must begin with at_"},
 		"escaped token":    {env: []string{`PARLEY_BOOTSTRAP_TOKEN=at_\x0123456789abc`}, expect: "PARLEY_BOOTSTRAP_TOKEN must begin with at_"},
 		"long token":       {env: []string{"PARLEY_BOOTSTRAP_TOKEN=at_" + strings.Repeat("x", 198)}, expect: "200 at most"},
-		"misspelt":         {env: []string{"PARLEY_ADRES=x"}, expect: "PARLEY_ADRES is no setting, PARLEY_ADDR is"},
+		"misspelt":         {env: []string{"PARLEY_ADR=x"}, expect: "PARLEY_ADR is no setting, PARLEY_ADDR is"},
 		"all misspelt":     {env: []string{"PARLEY_SECRETKEY=hidden", "PARLEY_RETENTON=1h"}, expect: "PARLEY_RETENTON is no setting, PARLEY_RETENTION is; PARLEY_SECRETKEY is no setting, PARLEY_SECRET_KEY is: --help"},
 		"misspelt, wrong":  {env: []string{"PARLEY_RETENTON=1h", "PARLEY_TURN_TIMEOUT=0s"}, expect: "PARLEY_TURN_TIMEOUT must be more than 0; PARLEY_RETENTON is no setting"},
 		"misspelt command": {args: []string{"token", "create"}, env: []string{"PARLEY_DATABASEURL=x"}, expect: "PARLEY_DATABASE_URL is"},
