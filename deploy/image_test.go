@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strings"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -97,7 +97,7 @@ func TestImage(t *testing.T) {
 	s.stop()
 
 	again := within()
-	again.Env = append(settings, "OPENAI_BASE_URL="+model.URL)
+	again.Env = slices.Concat(settings, []string{"OPENAI_BASE_URL=" + model.URL})
 	s = start(t, again, t.TempDir())
 	res, err = post(http.DefaultClient, s.url+chatPath, "application/json", chatBody)
 	if err != nil || res.StatusCode != http.StatusBadGateway || len(called) == 0 {
@@ -107,7 +107,7 @@ func TestImage(t *testing.T) {
 	names, err := os.ReadDir(root)
 	must(err)
 	for _, name := range names {
-		if !strings.Contains(" data etc parley ", " "+name.Name()+" ") {
+		if !slices.Contains([]string{"data", "etc", "parley"}, name.Name()) {
 			t.Errorf("it wrote %s", name.Name())
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -35,7 +36,7 @@ func TestSocket(t *testing.T) {
 	up := func() *server {
 		cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0"`, binary)
 		cmd.Dir = dir
-		cmd.Env = append(settings, "LISTEN_FDS=1", "PARLEY_ADDR=192.0.2.1:1", "PARLEY_EMBEDDED_MODEL_LATENCY=200ms")
+		cmd.Env = slices.Concat(settings, []string{"LISTEN_FDS=1", "PARLEY_ADDR=192.0.2.1:1", "PARLEY_EMBEDDED_MODEL_LATENCY=200ms"})
 		cmd.ExtraFiles = []*os.File{held}
 		return start(t, cmd, dir)
 	}
