@@ -97,7 +97,7 @@ func TestImage(t *testing.T) {
 	s.stop()
 
 	again := within()
-	again.Env = append(slices.Clone(settings), "OPENAI_BASE_URL="+model.URL)
+	again.Env = slices.Concat(settings, []string{"OPENAI_BASE_URL=" + model.URL})
 	s = start(t, again, t.TempDir())
 	res, err = post(http.DefaultClient, s.url+chatPath, "application/json", chatBody)
 	if err != nil || res.StatusCode != http.StatusBadGateway || len(called) == 0 {
