@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"sync"
@@ -50,24 +51,75 @@ func inherited() (net.Listener, error) {
 		_ = listener.Close()
 		return nil, fmt.Errorf("take the socket of LISTEN_FDS: it is %s, not tcp", listener.Addr().Network())
 	}
-	return &heldListener{TCPListener: tcp, closed: make(chan struct{})}, nil
+	return newHeldListener(tcp), nil
 }
 
 // heldListener is a listener whose socket outlives this process: who connects once this one has ceased to accept waits in the
 // kernel for the next one.
 type heldListener struct {
 	*net.TCPListener
-	once   sync.Once
-	closed chan struct{}
+	once    sync.Once
+	closed  chan struct{}
+	changed chan struct{} // what follows has, one way or the other
+
+	mu     sync.Mutex // guards what follows
+	unread map[net.Conn]bool
+	ceased bool
 }
 
-// Cease has Accept take nobody any more, and wait for Close.
-func (l *heldListener) Cease() { _ = l.SetDeadline(time.Unix(1, 0)) }
+func newHeldListener(tcp *net.TCPListener) *heldListener {
+	return &heldListener{TCPListener: tcp, closed: make(chan struct{}), changed: make(chan struct{}, 1), unread: map[net.Conn]bool{}}
+}
 
-// Accept takes the next connection.
+// unreadPatience is for who has connected and says nothing, as browsers do in advance.
+const unreadPatience = time.Second
+
+// Cease has Accept take nobody any more, and waits until a request of each who was taken has been read: when http.Server is shut
+// down, it closes the others without an answer.
+func (l *heldListener) Cease() {
+	_ = l.SetDeadline(time.Unix(1, 0))
+	late := time.After(unreadPatience)
+	for !l.done() {
+		select {
+		case <-l.changed:
+		case <-late:
+			return
+		}
+	}
+}
+
+func (l *heldListener) done() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ceased && len(l.unread) == 0
+}
+
+// Track is http.Server's ConnState.
+func (l *heldListener) Track(conn net.Conn, state http.ConnState) {
+	l.change(func() {
+		if state == http.StateNew {
+			l.unread[conn] = true
+		} else {
+			delete(l.unread, conn)
+		}
+	})
+}
+
+func (l *heldListener) change(apply func()) {
+	l.mu.Lock()
+	apply()
+	l.mu.Unlock()
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Accept takes the next connection. Once it has ceased it waits for Close.
 func (l *heldListener) Accept() (net.Conn, error) {
 	conn, err := l.TCPListener.Accept()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
+		l.change(func() { l.ceased = true })
 		<-l.closed
 		return nil, net.ErrClosed
 	}

@@ -316,6 +316,10 @@ func (p *parts) serve(ctx context.Context, listener net.Listener, aside metricsL
 		Handler: p.handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
 	}
+	held, isHeld := listener.(*heldListener)
+	if isHeld {
+		server.ConnState = held.Track
+	}
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
 	defer endBackground()
 	group, background := errgroup.WithContext(background)
@@ -356,7 +360,7 @@ func (p *parts) serve(ctx context.Context, listener net.Listener, aside metricsL
 		os.Exit(exitOK) // what is in flight is left as by a crash: nothing of it is lost
 	}).Stop()
 	endWork()
-	if held, ok := listener.(*heldListener); ok {
+	if isHeld {
 		held.Cease()
 	}
 	// The doors stay open while turns end: their callers, on sockets too, get their answers, and new ones are told why not.
