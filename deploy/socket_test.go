@@ -36,11 +36,7 @@ func TestSocket(t *testing.T) {
 	up := func() *server {
 		cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0"`, binary)
 		cmd.Dir = dir
-<<<<<<< HEAD
-		cmd.Env = append(slices.Clone(settings), "LISTEN_FDS=1", "PARLEY_ADDR=192.0.2.1:1", "PARLEY_EMBEDDED_MODEL_LATENCY=200ms")
-=======
 		cmd.Env = slices.Concat(settings, []string{"LISTEN_FDS=1", "PARLEY_ADDR=192.0.2.1:1", "PARLEY_EMBEDDED_MODEL_LATENCY=200ms"})
->>>>>>> w-14b
 		cmd.ExtraFiles = []*os.File{held}
 		return start(t, cmd, dir)
 	}
