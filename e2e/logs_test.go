@@ -49,7 +49,7 @@ func TestLogs(t *testing.T) {
 	}))
 	t.Cleanup(model.Close)
 	bell := servers.Redis(t, "--requirepass", redisSecret)
-	s := start(t, "PARLEY_REDIS_URL=redis://:"+redisSecret+"@"+bell.Addr, "PARLEY_LOG_FORMAT=json", "PARLEY_DELIVERY_RETRIES=0",
+	s := start(t, "PARLEY_REDIS_URL=redis://:"+redisSecret+"@"+bell.Addr, "PARLEY_LOG_FORMAT=json", "PARLEY_LOG_LEVEL=debug", "PARLEY_DELIVERY_RETRIES=0",
 		"PARLEY_PRIVATE_HOSTS=127.0.0.0/8")
 	r, up := downUntilTold(t)
 	endpoint, secret := s.register(r.URL+"/?key="+query, "run.finished")
@@ -121,7 +121,9 @@ func TestLogs(t *testing.T) {
 				t.Errorf("of the model it says %v", line)
 			}
 		case "request":
-			routes = append(routes, line["route"].(string))
+			if line["level"] == "INFO" {
+				routes = append(routes, line["route"].(string))
+			}
 			switch line["request_id"] {
 			case nil:
 				t.Errorf("a request without an id: %v", line)
@@ -157,8 +159,14 @@ func TestLogs(t *testing.T) {
 func TestLogOfALostDatabase(t *testing.T) {
 	t.Parallel()
 	postgres := servers.NewPostgres(t)
-	s := productionOn(t, postgres.Database(t), 1, "PARLEY_LOG_FORMAT=json").replicas[0]
-	r := receive(t, nil)
+	s := productionOn(t, postgres.Database(t), 1, "PARLEY_LOG_FORMAT=json", "PARLEY_LOG_LEVEL=debug").replicas[0]
+	answered := make(chan struct{})
+	r := receive(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+		if n == 1 {
+			<-answered // once the database is away
+		}
+		_, _ = io.WriteString(w, "thanks")
+	})
 	s.register(r.URL, everything...)
 	live := s.subscribe(token, eventsLive, nil)
 	s.chat("Hello", "")
@@ -176,17 +184,31 @@ func TestLogOfALostDatabase(t *testing.T) {
 	eventually(t, "told", func() bool {
 		return s.told("ERROR", "the database is away") > 0 && s.metrics()["parley_database_up"] == 0
 	})
+	close(answered)
 	for range 5 {
 		if status, _, answer := s.call("POST", "/agents/demo/chat", withKey(apiKey), `{"message": "Hello", "channel": "sms"}`); status != http.StatusServiceUnavailable {
 			t.Errorf("a chat without a database: %d %v", status, answer)
 		}
 	}
+	eventually(t, "tried", func() bool { return s.told("DEBUG", "record outcomes") > 5 })
 	postgres.Up()
 	ready(http.StatusOK)
 	eventually(t, "told", func() bool {
 		return s.told("INFO", "the database is back") > 0 && s.metrics()["parley_database_up"] == 1
 	})
 	s.chat("Hello", "")
+	// An outcome that waited for the database has all of its record.
+	const records = `{ deliveries(status: DELIVERED) { nodes { attempts { responseBody } } } }`
+	var bodies []any
+	eventually(t, "recorded", func() bool {
+		bodies = at(s.query(token, records, nil), "deliveries", "nodes").([]any)
+		return len(bodies) == 6
+	})
+	for _, d := range bodies {
+		if last := at(d, "attempts").([]any); at(last[len(last)-1], "responseBody") != "thanks" {
+			t.Errorf("of an attempt there is left %v", d)
+		}
+	}
 	for line, want := range map[[2]string]int{
 		{"ERROR", "the database is away"}: 1, {"ERROR", ""}: 1, {"INFO", "the database is back"}: 1, {"WARN", "PARLEY_ALLOW"}: 1, {"WARN", ""}: 1,
 	} {

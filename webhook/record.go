@@ -67,7 +67,7 @@ func (w *Worker) write(ctx context.Context, batch []*task) {
 			return
 		case <-time.After(recordRetry):
 		}
-		if tries >= patientTries {
+		if tries >= patientTries && w.cfg.Store.Reach() == store.Reached { // else it is no outcome's fault
 			batch = w.writeSingly(ctx, batch)
 		}
 	}
@@ -79,6 +79,9 @@ func (w *Worker) writeSingly(ctx context.Context, batch []*task) (left []*task) 
 	for i, t := range batch {
 		if w.writeOnce(ctx, t) == nil {
 			continue
+		}
+		if w.cfg.Store.Reach() != store.Reached {
+			return batch[i:]
 		}
 		if made := t.outcome.Attempt; made != nil {
 			w.cfg.Log.Error("an outcome cannot be written in full", "delivery", t.job.ID())
