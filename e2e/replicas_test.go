@@ -235,7 +235,8 @@ func TestReplicas(t *testing.T) {
 		}
 	}
 	a, b, c := f.replicas[0], f.replicas[1], f.replicas[2]
-	feeds := []*subscriber{a.subscribe(tenants[0].token, eventsLive, nil), b.subscribe(tenants[0].token, eventsLive, nil), c.subscribe(tenants[0].token, eventsLive, nil)}
+	from := object{"after": at(a.query(tenants[0].token, `{feedCursor}`, nil), "feedCursor")}
+	feeds := []*subscriber{a.subscribe(tenants[0].token, eventsLive, from), b.subscribe(tenants[0].token, eventsLive, from), c.subscribe(tenants[0].token, eventsLive, from)}
 	round(a, b, c)
 	round(c, b, a)
 	arrived("shared out")

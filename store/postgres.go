@@ -49,8 +49,8 @@ var byKey = map[string]string{
 var inOrder = map[string]string{"enable_seqscan": "off", "enable_bitmapscan": "off"}
 
 // answerWithin is how long PostgreSQL may be silent in the middle of a statement: a peer that hangs does not end its
-// connections. A migration may take as long as it takes.
-var answerWithin = 10 * time.Second
+// connections. It is longer than any query may take. A migration may take as long as it takes.
+var answerWithin = 12 * time.Second
 
 // pool is a pool of connections.
 type pool struct{ *bun.DB }
