@@ -126,10 +126,13 @@ func (b *Bulk) over(rows []*query) *query {
 func tell(rows pgx.Rows, writers []*query) error {
 	defer rows.Close()
 	var i int64
-	columns := make([]any, len(rows.FieldDescriptions())) // nil: to be skipped
-	columns[0] = &i
+	var columns []any // nil: to be skipped
 	scan := func(into ...any) error { return rows.Scan(append([]any{nil}, into...)...) }
 	for rows.Next() {
+		if columns == nil { // not before there is a row: a connection that was lost has not even descriptions of them
+			columns = make([]any, len(rows.FieldDescriptions()))
+			columns[0] = &i
+		}
 		if err := rows.Scan(columns...); err != nil {
 			return err
 		}
