@@ -56,8 +56,8 @@ func (g *gate) viewer(ctx context.Context, kind store.CredentialKind, secret str
 	return v, g.admit(ctx, v)
 }
 
-// logFailure tells why nobody knows who is calling, at its level: a caller that has left is no error, and of a database that is away
-// the store tells once.
+// logFailure tells why nobody knows who is calling, at its level: a caller that has left is no
+// error, and of a database that is away the store tells once.
 func (g *gate) logFailure(ctx context.Context, err error) {
 	level := slog.LevelError
 	if _, away := store.AsError(err); away || ctx.Err() != nil {
@@ -117,8 +117,8 @@ func (g *gate) viewerOfSocket(ctx context.Context, payload map[string]any) (*sto
 	return store.ViewerOf(ctx)
 }
 
-// headerIn finds a header in a connection_init payload. Clients write its name as they like, as in a request; the name as it stands
-// here comes first.
+// headerIn finds a header in a connection_init payload. Clients write its name as they like, as in
+// a request; the name as it stands here comes first.
 func headerIn(payload map[string]any, name string) (value string, ok bool) {
 	if value, ok = payload[name].(string); ok {
 		return value, true

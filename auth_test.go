@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestWhatIsLoggedOfAuthentication: a caller that left is no error, a database that is away is told of by the store, and what someone
-// must act on is an error each time.
+// TestWhatIsLoggedOfAuthentication: a caller that left is no error, a database that is away is told
+// of by the store, and what someone must act on is an error each time.
 func TestWhatIsLoggedOfAuthentication(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -11,7 +11,8 @@ import (
 	"parley/store"
 )
 
-// maintain opens the database beside a server that may be running on it, has a command do its work, and closes it.
+// maintain opens the database beside a server that may be running on it, has a command do its work,
+// and closes it.
 func (s *Settings) maintain(ctx context.Context, work func(*store.Store) error) error {
 	config := store.Config{URL: s.DatabaseURL}
 	var err error
@@ -38,7 +39,8 @@ func createBusiness(ctx context.Context, cmd *command, stdout io.Writer) error {
 	})
 }
 
-// createToken is the command `token create`. It makes no database: where none is, the settings lead to the wrong place.
+// createToken is the command `token create`. It makes no database: where none is, the settings lead
+// to the wrong place.
 func createToken(ctx context.Context, cmd *command, stdout io.Writer) error {
 	if !store.IsPostgres(cmd.DatabaseURL) {
 		if path := store.SQLitePath(cmd.DatabaseURL); !exists(path) {
@@ -87,7 +89,8 @@ func businessOf(ctx context.Context, st *store.Store, id string) (*store.Busines
 	return nil, fmt.Errorf("there are several businesses: choose one with --business: %s", strings.Join(names, ", "))
 }
 
-// signIn is a link to the page of a server, with a token behind its #, which no browser sends anywhere.
+// signIn is a link to the page of a server, with a token behind its #, which no browser sends
+// anywhere.
 func signIn(address, token string) string { return address + "/#token=" + token }
 
 func exists(path string) bool {

@@ -28,7 +28,8 @@ func openListener(ctx context.Context, addr string) (net.Listener, error) {
 	return listener, nil
 }
 
-// inheritedFD is the first file descriptor that systemd hands over, by its protocol (sd_listen_fds(3)).
+// inheritedFD is the first file descriptor that systemd hands over, by its protocol
+// (sd_listen_fds(3)).
 const inheritedFD = 3
 
 // inherited is the listener that was handed over to this process; nil for none.
@@ -54,8 +55,8 @@ func inherited() (net.Listener, error) {
 	return newHeldListener(tcp), nil
 }
 
-// heldListener is a listener whose socket outlives this process: who connects once this one has ceased to accept waits in the
-// kernel for the next one.
+// heldListener is a listener whose socket outlives this process: who connects once this one has
+// ceased to accept waits in the kernel for the next one.
 type heldListener struct {
 	*net.TCPListener
 	once    sync.Once
@@ -74,8 +75,8 @@ func newHeldListener(tcp *net.TCPListener) *heldListener {
 // unreadPatience is for who has connected and says nothing, as browsers do in advance.
 const unreadPatience = time.Second
 
-// Cease has Accept take nobody any more, and waits until a request of each who was taken has been read: when http.Server is shut
-// down, it closes the others without an answer.
+// Cease has Accept take nobody any more, and waits until a request of each who was taken has been
+// read: when http.Server is shut down, it closes the others without an answer.
 func (l *heldListener) Cease() {
 	_ = l.SetDeadline(time.Unix(1, 0))
 	late := time.After(unreadPatience)

@@ -16,7 +16,8 @@ import (
 func newLog(to io.Writer, s *Settings) *slog.Logger {
 	var options slog.HandlerOptions
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(s.LogLevel)) // one of four words, or of a test none: that is info
+	// One of four words, or of a test none: that is info.
+	_ = level.UnmarshalText([]byte(s.LogLevel))
 	options.Level = level
 	if s.LogFormat == "json" {
 		return slog.New(requestLog{slog.NewJSONHandler(to, &options)})
@@ -24,8 +25,9 @@ func newLog(to io.Writer, s *Settings) *slog.Logger {
 	return slog.New(requestLog{slog.NewTextHandler(to, &options)})
 }
 
-// redisLog takes what go-redis says of its connections. The stream tells of a Redis that is away, and of its return, each once: what
-// go-redis has to say of each attempt to reach it is for who looks closer.
+// redisLog takes what go-redis says of its connections. The stream tells of a Redis that is away,
+// and of its return, each once: what go-redis has to say of each attempt to reach it is for who
+// looks closer.
 type redisLog struct{ log *slog.Logger }
 
 func (l redisLog) Printf(ctx context.Context, format string, v ...any) {
@@ -35,7 +37,8 @@ func (l redisLog) Printf(ctx context.Context, format string, v ...any) {
 // takeRedisLog has go-redis, which has one log in a process, write to this one.
 func takeRedisLog(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
 
-// logStart tells with what the server has started: which kinds of peers, never their addresses, which may hold secrets.
+// logStart tells with what the server has started: which kinds of peers, never their addresses,
+// which may hold secrets.
 func logStart(log *slog.Logger, s *Settings, address string) {
 	database, bell := "sqlite", "embedded"
 	if store.IsPostgres(s.DatabaseURL) {

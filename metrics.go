@@ -24,8 +24,9 @@ import (
 	"parley/webhook"
 )
 
-// metrics are what /metrics tells, in Prometheus's text format. No label holds an id: each has few values, whatever is done to the
-// server. No scrape asks the database: what only SQL knows the parts look up now and then.
+// metrics are what /metrics tells, in Prometheus's text format. No label holds an id: each has few
+// values, whatever is done to the server. No scrape asks the database: what only SQL knows the
+// parts look up now and then.
 type metrics struct {
 	registry *prometheus.Registry
 
@@ -47,7 +48,8 @@ type metrics struct {
 	busiest shares
 }
 
-// brief are the seconds of what takes milliseconds when all is well, and long those of what thinks, or waits for others.
+// brief are the seconds of what takes milliseconds when all is well, and long those of what thinks,
+// or waits for others.
 var (
 	brief = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 30}
 	long  = []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120}
@@ -225,7 +227,8 @@ func (m *metrics) recordedOutcomes(outcomes []*hook.Outcome) {
 	}
 }
 
-// shares count whose requests they are, in windows of some seconds: which part the busiest business has, and not which that is.
+// shares count whose requests they are, in windows of some seconds: which part the busiest business
+// has, and not which that is.
 type shares struct {
 	mu    sync.Mutex // guards what follows
 	began time.Time
@@ -258,7 +261,8 @@ func (s *shares) turn(now time.Time) {
 		return
 	}
 	s.last = 0
-	if s.all > 0 && now.Sub(s.began) < 2*sharesWindow { // else it is the window before the last, in which nothing happened
+	// Else it is the window before the last, in which nothing happened.
+	if s.all > 0 && now.Sub(s.began) < 2*sharesWindow {
 		s.last = float64(slices.Max(slices.Collect(maps.Values(s.of)))) / float64(s.all)
 	}
 	s.began, s.of, s.all = now, map[string]int{}, 0

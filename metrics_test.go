@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestShareOfTheBusiest: of a window that is over the busiest business's part is told, until the next one is over.
+// TestShareOfTheBusiest: of a window that is over the busiest business's part is told, until the
+// next one is over.
 func TestShareOfTheBusiest(t *testing.T) {
 	t.Parallel()
 	var s shares

@@ -15,8 +15,8 @@ const settingPrefix = "PARLEY_"
 // failpointSetting is read by the crash tests' build alone (store/failpoint_on.go).
 const failpointSetting = "PARLEY_FAILPOINT"
 
-// orchestrated are variables that Kubernetes sets in every container of a namespace with a Service whose name begins with parley:
-// nobody has misspelt them.
+// orchestrated are variables that Kubernetes sets in every container of a namespace with a Service
+// whose name begins with parley: nobody has misspelt them.
 var orchestrated = regexp.MustCompile(`^PARLEY_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://|PORT_\d+_(TCP|UDP|SCTP)_(ADDR|PORT|PROTO)=)`)
 
 // settingNames are the environment variables that the command line reads.
@@ -28,7 +28,8 @@ func settingNames(of *kong.Application) []string {
 	return names
 }
 
-// misspelt says of each variable of an environment that begins like a setting and is none, which setting is spelt most like it.
+// misspelt says of each variable of an environment that begins like a setting and is none, which
+// setting is spelt most like it.
 func misspelt(environment, settings []string) []string {
 	var faults []string
 	for _, variable := range environment {
@@ -46,7 +47,8 @@ func nearest(name string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int { return edits(name, a) - edits(name, b) })
 }
 
-// edits counts how many letters have to be put in, left out or changed to make b of a: Levenshtein's distance.
+// edits counts how many letters have to be put in, left out or changed to make b of a:
+// Levenshtein's distance.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1) // from what was read of a to each beginning of b
 	for j := range row {

@@ -10,19 +10,20 @@ func TestMisspelt(t *testing.T) {
 	t.Parallel()
 	settings := []string{"PARLEY_ADDR", "PARLEY_DATABASE_URL", "PARLEY_DELIVERY_RETRIES", "PARLEY_DELIVERY_TIMEOUT", "PARLEY_SECRET_KEY", "PARLEY_SECRET_KEY_OLD"}
 	for variable, nearest := range map[string]string{
-		"PARLEY_ADRR=x":                  "PARLEY_ADDR",
-		"PARLEY_PORT=8080":               "PARLEY_ADDR",
-		"PARLEY_DATABASEURL=":            "PARLEY_DATABASE_URL",
-		"PARLEY_DELIVERY_RETRY=3":        "PARLEY_DELIVERY_RETRIES",
-		"PARLEY_DELIVERY_TIME_OUT=3":     "PARLEY_DELIVERY_TIMEOUT",
-		"PARLEY_SECRETKEY=hidden":        "PARLEY_SECRET_KEY",
-		"PARLEY_SECRET_KEYOLD=hidden":    "PARLEY_SECRET_KEY_OLD",
-		"PARLEY_addr=x":                  "PARLEY_ADDR",
-		"PARLEY_ADDR=127.0.0.1:1":        "",
-		"PARLEY_SECRET_KEY=a=b":          "",
-		"PARLEYS=x":                      "",
-		"parley_addr=x":                  "", // of some other program
-		"OPENAI_BASE=x":                  "", // of OpenAI's own tools, which have more settings than we know of
+		"PARLEY_ADRR=x":               "PARLEY_ADDR",
+		"PARLEY_PORT=8080":            "PARLEY_ADDR",
+		"PARLEY_DATABASEURL=":         "PARLEY_DATABASE_URL",
+		"PARLEY_DELIVERY_RETRY=3":     "PARLEY_DELIVERY_RETRIES",
+		"PARLEY_DELIVERY_TIME_OUT=3":  "PARLEY_DELIVERY_TIMEOUT",
+		"PARLEY_SECRETKEY=hidden":     "PARLEY_SECRET_KEY",
+		"PARLEY_SECRET_KEYOLD=hidden": "PARLEY_SECRET_KEY_OLD",
+		"PARLEY_addr=x":               "PARLEY_ADDR",
+		"PARLEY_ADDR=127.0.0.1:1":     "",
+		"PARLEY_SECRET_KEY=a=b":       "",
+		"PARLEYS=x":                   "",
+		"parley_addr=x":               "", // of some other program
+		// Of OpenAI's own tools, which have more settings than we know of.
+		"OPENAI_BASE=x":                  "",
 		"PARLEY_SERVICE_HOST=10.0.0.1":   "", // Kubernetes, of a Service parley
 		"PARLEY_SERVICE_PORT=8080":       "",
 		"PARLEY_SERVICE_PORT_HTTP=8080":  "",

@@ -31,13 +31,15 @@ const (
 // originRefusal is what pages of other origins are told.
 const originRefusal = "pages of this origin may not call the server: its operator can name the origin in PARLEY_ALLOWED_ORIGINS"
 
-// Of origins that are not allowed the log tells of so many, each once and cut to a name's length: anyone can make them up.
+// Of origins that are not allowed the log tells of so many, each once and cut to a name's length:
+// anyone can make them up.
 const (
 	maxRefusedOrigins = 100
 	maxOrigin         = 300
 )
 
-// newOrigins reads a comma separated list of origins: scheme, host, and port unless it is the scheme's own.
+// newOrigins reads a comma separated list of origins: scheme, host, and port unless it is the
+// scheme's own.
 func newOrigins(list string, log *slog.Logger) (*origins, error) {
 	out := &origins{log: log}
 	protection := http.NewCrossOriginProtection()
@@ -103,7 +105,8 @@ func (o *origins) refuse(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(body) // nobody is left to tell
 }
 
-// tell has the log say once that a page of an origin was refused: its developer sees in a browser only that something was.
+// tell has the log say once that a page of an origin was refused: its developer sees in a browser
+// only that something was.
 func (o *origins) tell(r *http.Request) {
 	origin := r.Header.Get("Origin")
 	origin = strings.ToValidUTF8(origin[:min(len(origin), maxOrigin)], "")

@@ -54,13 +54,14 @@ func (l requestLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (l requestLog) WithGroup(name string) slog.Handler { return requestLog{l.Handler.WithGroup(name)} }
 
-// observer tells of each request, once, when it has been answered: a line in the log, and what told counts. A WebSocket counts as
-// answered when it is open.
+// observer tells of each request, once, when it has been answered: a line in the log, and what told
+// counts. A WebSocket counts as answered when it is open.
 type observer struct {
-	log      *slog.Logger
-	route    func(*http.Request) string // the pattern of the path that serves it
-	told     func(request)
-	draining func() bool // the connection of an answer ends with it: what comes next is for another replica
+	log   *slog.Logger
+	route func(*http.Request) string // the pattern of the path that serves it
+	told  func(request)
+	// The connection of an answer ends with it: what comes next is for another replica.
+	draining func() bool
 }
 
 // request is one that was answered.
@@ -88,7 +89,8 @@ func (o *observer) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began, who, resp := time.Now(), new(caller), &response{ResponseWriter: w, draining: o.draining}
 		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, who))
-		defer func() { o.tell(r, who.viewer, resp, time.Since(began)) }() // of one that a handler aborts, too
+		// Of one that a handler aborts, too.
+		defer func() { o.tell(r, who.viewer, resp, time.Since(began)) }()
 		next.ServeHTTP(resp, r)
 	})
 }
@@ -118,7 +120,8 @@ func (o *observer) tell(r *http.Request, v *store.Viewer, a *response, took time
 	o.log.LogAttrs(r.Context(), level, "request", attrs...)
 }
 
-// routeOf tells which of the paths serves a request: by its pattern, for the paths that there are not are endless.
+// routeOf tells which of the paths serves a request: by its pattern, for the paths that there are
+// not are endless.
 func routeOf(outer, inner *http.ServeMux) func(*http.Request) string {
 	return func(r *http.Request) string {
 		_, pattern := outer.Handler(r)
@@ -147,7 +150,8 @@ type response struct {
 func (a *response) WriteHeader(status int) {
 	if status >= http.StatusOK && a.status == 0 {
 		a.status = status
-		// http.MaxBytesReader closes the connection of who sends too much, but not through a wrapper.
+		// http.MaxBytesReader closes the connection of who sends too much, but not through a
+		// wrapper.
 		if status == http.StatusRequestEntityTooLarge || a.draining() {
 			a.Header().Set("Connection", "close")
 		}

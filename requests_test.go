@@ -93,7 +93,8 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// TestRefusedOriginsAreLogged: once an origin, and of no more than so many, however many are made up.
+// TestRefusedOriginsAreLogged: once an origin, and of no more than so many, however many are made
+// up.
 func TestRefusedOriginsAreLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

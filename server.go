@@ -157,8 +157,8 @@ func serve(ctx context.Context, s *Settings, stdout, stderr io.Writer) error {
 	return p.serve(ctx, listener, aside)
 }
 
-// address is a URL at which a server that listens on hostPort can be reached from its own machine: no client connects to 0.0.0.0
-// or [::], which stand for all addresses.
+// address is a URL at which a server that listens on hostPort can be reached from its own machine:
+// no client connects to 0.0.0.0 or [::], which stand for all addresses.
 func address(hostPort string) string {
 	host, port, err := net.SplitHostPort(hostPort)
 	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
@@ -290,7 +290,8 @@ func (p *parts) route() error {
 	p.health = &health{store: p.store, stream: p.stream}
 	mux := http.NewServeMux()
 	mux.Handle("/graphql", door.authenticate(p.graphql))
-	mux.Handle("GET /{$}", http.RedirectHandler("/graphiql", http.StatusFound)) // the browser takes what stands behind # along
+	// The browser takes what stands behind # along.
+	mux.Handle("GET /{$}", http.RedirectHandler("/graphiql", http.StatusFound))
 	mux.Handle("GET /graphiql", page)
 	mux.Handle("GET /graphiql/", page)
 	mux.HandleFunc("GET /healthz", p.health.alive)
@@ -384,8 +385,9 @@ func (p *parts) serve(ctx context.Context, listener net.Listener, aside metricsL
 	return err
 }
 
-// lookAway goes on as before for a while after a SIGTERM, which is how replicas are replaced: so long whoever shares out the requests
-// may take to notice that this one is not ready. At a Ctrl-C nobody does.
+// lookAway goes on as before for a while after a SIGTERM, which is how replicas are replaced: so
+// long whoever shares out the requests may take to notice that this one is not ready. At a Ctrl-C
+// nobody does.
 func (p *parts) lookAway(ctx, background context.Context) {
 	var why signalled
 	if !errors.As(context.Cause(ctx), &why) || why.Signal != syscall.SIGTERM {

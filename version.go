@@ -7,8 +7,8 @@ import (
 	"runtime/debug"
 )
 
-// What a release build says of itself, by -ldflags "-X main.version=v1.2.3 -X main.commit=0123abc". Where they are empty the
-// record counts that go build has left in the binary.
+// What a release build says of itself, by -ldflags "-X main.version=v1.2.3 -X main.commit=0123abc".
+// Where they are empty the record counts that go build has left in the binary.
 var version, commit string
 
 // buildVersion is the version of this binary.

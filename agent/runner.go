@@ -24,8 +24,9 @@ type Config struct {
 	TurnTimeout time.Duration // deadline of one turn
 	QueueWait   time.Duration // how long a turn waits for those before it; 0: 30 s
 	Asked       func(Asked)   // is told of each call of a model; nil: nobody is
-	Ended       func(Ended)   // is told of each turn that has begun, when it has ended; nil: nobody is
-	Log         *slog.Logger
+	// Is told of each turn that has begun, when it has ended; nil: nobody is.
+	Ended func(Ended)
+	Log   *slog.Logger
 }
 
 const (

@@ -308,7 +308,8 @@ func (r *Runner) fail(turn *store.Turn, cause error, steps ...store.RunStep) err
 	return told
 }
 
-// brief is what the log is told of a failure: not the words of a model's server, which may repeat what was said.
+// brief is what the log is told of a failure: not the words of a model's server, which may repeat
+// what was said.
 func brief(err error) string {
 	var failure interface{ Brief() string }
 	if errors.As(err, &failure) {

@@ -42,7 +42,8 @@ var ofChat = []table{
 	}},
 }
 
-// ofDeliveries are the rows of a chat's deliveries, in the version that is measured: before a delivery was one row it had an id.
+// ofDeliveries are the rows of a chat's deliveries, in the version that is measured: before a
+// delivery was one row it had an id.
 func ofDeliveries(hasID bool) []table {
 	key := map[string]string{"endpoint_id": "{own:endpoint_id}", "event_id": "{id:event_id}", "seq": "seq + {seq}"}
 	of := map[string]string{"business_id": "{own:business_id}", "lane": "{id:lane}", "created_at": "{at:created_at}", "updated_at": "{at:updated_at}"}

@@ -148,7 +148,8 @@ func (r *rig) lists(ctx context.Context, of side, events int) (f figures, err er
 	return f, nil
 }
 
-// summed waits until the server has summed up the usage that it was filled with, as it would have by and by.
+// summed waits until the server has summed up the usage that it was filled with, as it would have
+// by and by.
 func (s *server) summed(ctx context.Context, template string, n int) error {
 	f, err := s.filler(ctx, template, n, false)
 	if err != nil {

@@ -48,10 +48,12 @@ const (
 	token  = "at_deploy_token_0123456789"
 )
 
-// settings are of a server with credentials that are known, and without a balancer that would have to look away.
+// settings are of a server with credentials that are known, and without a balancer that would have
+// to look away.
 var settings = []string{"PARLEY_ADDR=127.0.0.1:0", "PARLEY_DRAIN_DELAY=0s", "PARLEY_BOOTSTRAP_API_KEY=" + apiKey, "PARLEY_BOOTSTRAP_TOKEN=" + token}
 
-// start runs a server, and waits until it says where it is and is ready. What it prints goes to files in dir.
+// start runs a server, and waits until it says where it is and is ready. What it prints goes to
+// files in dir.
 func start(t *testing.T, cmd *exec.Cmd, dir string) *server {
 	t.Helper()
 	var files [2]*os.File

@@ -43,8 +43,8 @@ func build(t *testing.T, to string) {
 // nonroot is the user of the image.
 const nonroot = 65532
 
-// TestImage runs the release build as the image does: in a root folder that holds the binary and the certificates alone, as a user
-// who owns nothing but /data.
+// TestImage runs the release build as the image does: in a root folder that holds the binary and
+// the certificates alone, as a user who owns nothing but /data.
 func TestImage(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("CI") != "true" {
@@ -63,7 +63,8 @@ func TestImage(t *testing.T) {
 	build(t, filepath.Join(root, "parley"))
 	must(os.Mkdir(filepath.Join(root, "data"), 0o700))
 	must(os.Chown(filepath.Join(root, "data"), nonroot, nonroot))
-	// The certificates are those of a model server of the test's, which so proves that they are used.
+	// The certificates are those of a model server of the test's, which so proves that they are
+	// used.
 	called := make(chan struct{}, 100)
 	model := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		called <- struct{}{}

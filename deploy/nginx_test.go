@@ -17,8 +17,8 @@ import (
 	"parley/e2e/servers"
 )
 
-// TestNginx puts the example's nginx in front of the server: chats, streamed replies, events over a WebSocket, from a page of its own
-// host, and as server-sent events come through as they happen.
+// TestNginx puts the example's nginx in front of the server: chats, streamed replies, events over a
+// WebSocket, from a page of its own host, and as server-sent events come through as they happen.
 func TestNginx(t *testing.T) {
 	t.Parallel()
 	servers.Need(t, "nginx", "/usr/sbin")
@@ -65,7 +65,8 @@ func TestNginx(t *testing.T) {
 		t.Errorf("a streamed reply: %s %v", streamed, err)
 	}
 
-	// Both subscriptions are there before the chat, and stay open behind it: what was held back would not come.
+	// Both subscriptions are there before the chat, and stay open behind it: what was held back
+	// would not come.
 	const query = `{"query": "subscription { events { node { type } } }"}`
 	dialer := websocket.Dialer{Subprotocols: []string{"graphql-transport-ws"}, TLSClientConfig: tlsConfig, HandshakeTimeout: patience}
 	conn, _, err := dialer.Dial("wss://"+addr+"/graphql", http.Header{"Origin": {url}})

@@ -17,8 +17,9 @@ import (
 	"parley/e2e/servers"
 )
 
-// TestSocket restarts the server under load on a socket that outlives it, handed over as systemd does: whoever connects meanwhile is
-// answered. A request that had been taken and not read when the stop came may be sent away, and no other.
+// TestSocket restarts the server under load on a socket that outlives it, handed over as systemd
+// does: whoever connects meanwhile is answered. A request that had been taken and not read when the
+// stop came may be sent away, and no other.
 func TestSocket(t *testing.T) {
 	t.Parallel()
 	const clients, restarts = 4, 3

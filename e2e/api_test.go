@@ -12,7 +12,8 @@ import (
 	"parley/e2e/servers"
 )
 
-// TestGuide runs every request of docs/api.md, in one shell, and holds the answers against those that stand below them.
+// TestGuide runs every request of docs/api.md, in one shell, and holds the answers against those
+// that stand below them.
 func TestGuide(t *testing.T) {
 	t.Parallel()
 	servers.Need(t, "curl")
@@ -27,7 +28,8 @@ func TestGuide(t *testing.T) {
 		script.WriteString(block[1] + "\necho; echo '" + next + "'\n")
 		answers = append(answers, block[2:])
 	}
-	if shells := strings.Count(string(doc), "```sh"); len(answers) != shells-1 || len(answers) < 14 { // the first one sets the variables
+	// The first one sets the variables.
+	if shells := strings.Count(string(doc), "```sh"); len(answers) != shells-1 || len(answers) < 14 {
 		t.Fatalf("of %d requests %d have an answer", shells-1, len(answers))
 	}
 	receiver := receive(t, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })

@@ -13,7 +13,8 @@ import (
 	"parley/e2e/servers"
 )
 
-// TestRollingRestart replaces two replicas behind a balancer, each twice, under a load of chats: nobody is refused.
+// TestRollingRestart replaces two replicas behind a balancer, each twice, under a load of chats:
+// nobody is refused.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	f := fleetOn(t, servers.Database(t), "PARLEY_DRAIN_DELAY=2s", "PARLEY_EMBEDDED_MODEL_LATENCY=50ms")
@@ -69,8 +70,9 @@ func TestRollingRestart(t *testing.T) {
 	t.Logf("%d chats", chats.Load())
 }
 
-// TestDrainDelay: after a SIGTERM a server says that it is not ready, and serves as before, on connections that are kept open, too: their
-// answers say that they end. A second signal ends it at once. Ctrl-C is waited for by nobody.
+// TestDrainDelay: after a SIGTERM a server says that it is not ready, and serves as before, on
+// connections that are kept open, too: their answers say that they end. A second signal ends it at
+// once. Ctrl-C is waited for by nobody.
 func TestDrainDelay(t *testing.T) {
 	t.Parallel()
 	s := start(t, "PARLEY_DRAIN_DELAY=1h")

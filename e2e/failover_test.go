@@ -42,8 +42,8 @@ func TestAFailoverThatLosesCommits(t *testing.T) {
 	}
 }
 
-// TestDeliveriesAfterAFailover: with no viewer to notice, what happens after such a failover is delivered, under numbers that lost events
-// had, which were delivered as well.
+// TestDeliveriesAfterAFailover: with no viewer to notice, what happens after such a failover is
+// delivered, under numbers that lost events had, which were delivered as well.
 func TestDeliveriesAfterAFailover(t *testing.T) {
 	t.Parallel()
 	s, standby, failover := forgetful(t)
@@ -69,8 +69,8 @@ func TestDeliveriesAfterAFailover(t *testing.T) {
 	}
 }
 
-// forgetful is a replica on a PostgreSQL of its own. standby copies that as it is; failover has the copy take over, and what was
-// committed in between is lost.
+// forgetful is a replica on a PostgreSQL of its own. standby copies that as it is; failover has the
+// copy take over, and what was committed in between is lost.
 func forgetful(t *testing.T) (s *server, standby, failover func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "parley-postgres")

@@ -239,7 +239,8 @@ func TestHangingEndpoints(t *testing.T) {
 	db := f.open()
 	f.counts("gone", "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'parley%'", 0)
 	rows := number(t, db, "SELECT COUNT(*) FROM deliveries")
-	ended := number(t, db, "SELECT COUNT(*) FROM deliveries WHERE due IS NULL OR attempts > 0") // or wait for a retry: they hung for too long
+	// Or wait for a retry: they hung for too long.
+	ended := number(t, db, "SELECT COUNT(*) FROM deliveries WHERE due IS NULL OR attempts > 0")
 	made := number(t, db, "SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'deliveries'")
 	changed := number(t, db, "SELECT n_tup_upd + n_tup_del FROM pg_stat_user_tables WHERE relname = 'deliveries'")
 	attempts := number(t, db, "SELECT n_tup_ins + n_tup_upd FROM pg_stat_user_tables WHERE relname = 'attempts'")

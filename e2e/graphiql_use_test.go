@@ -31,14 +31,16 @@ func TestGraphiQLEvents(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	b := s.graphiql(t, token)
-	// GraphiQL copies what its first tab holds into whichever is open a moment later, and stores it then.
+	// GraphiQL copies what its first tab holds into whichever is open a moment later, and stores it
+	// then.
 	eventually(t, "settled", func() bool {
 		return b.eval("localStorage['graphiql:query'] ?? localStorage['graphiql:tabState']") != nil
 	})
 	b.click(".graphiql-tab button", "Events")
 	b.shows(".graphiql-query-editor", "subscription Events")
 	b.click(".graphiql-execute-button", "")
-	eventually(t, "showing an event", func() bool { // nothing tells when the server has taken the subscription
+	// Nothing tells when the server has taken the subscription.
+	eventually(t, "showing an event", func() bool {
 		s.chat("Hello", "")
 		return b.showing(".result-window", `"received"`)
 	})
@@ -61,7 +63,8 @@ func TestGraphiQLEvents(t *testing.T) {
 	}
 }
 
-// TestGraphiQLSecrets: an API key in the place of a token is told apart from a token that opens nothing.
+// TestGraphiQLSecrets: an API key in the place of a token is told apart from a token that opens
+// nothing.
 func TestGraphiQLSecrets(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -70,9 +73,10 @@ func TestGraphiQLSecrets(t *testing.T) {
 	b.click(".graphiql-execute-button", "")
 	b.shows(".result-window", "is an API key")
 	for headers, says := range map[string]string{
-		`{"Authorization": "Bearer at_mistyped"}`:                 "it is mistyped, or was revoked",
-		fmt.Sprintf(`{"authorization": "Bearer %s"}`, apiKey):     "is an API key",
-		fmt.Sprintf(`{"X-API-Key": "%s"}`, apiKey):                "FORBIDDEN", // the events are not for keys
+		`{"Authorization": "Bearer at_mistyped"}`:             "it is mistyped, or was revoked",
+		fmt.Sprintf(`{"authorization": "Bearer %s"}`, apiKey): "is an API key",
+		// The events are not for keys.
+		fmt.Sprintf(`{"X-API-Key": "%s"}`, apiKey):                "FORBIDDEN",
 		fmt.Sprintf(`{"authorization": "Bearer %s"}`, token):      `"ADMIN"`,
 		fmt.Sprintf(`{"Authorization": "Bearer %s \u2026"}`, "x"): "Put an access token",
 	} {
@@ -86,8 +90,8 @@ func TestGraphiQLSecrets(t *testing.T) {
 	}
 }
 
-// TestGraphiQLForEverybody: axe finds nothing serious in the page, in light and dark, wide and as narrow as a telephone; it can be
-// left by keyboard, and used at 390 pixels.
+// TestGraphiQLForEverybody: axe finds nothing serious in the page, in light and dark, wide and as
+// narrow as a telephone; it can be left by keyboard, and used at 390 pixels.
 func TestGraphiQLForEverybody(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -157,7 +161,8 @@ func TestGraphiQLForEverybody(t *testing.T) {
 	})
 	t.Run("at 390 pixels", func(t *testing.T) {
 		size(390, 844)
-		// What is asked for, what runs it and what came are seen at once, and nothing has to be scrolled sideways.
+		// What is asked for, what runs it and what came are seen at once, and nothing has to be
+		// scrolled sideways.
 		for selector, least := range map[string][2]float64{
 			".graphiql-query-editor": {250, 120}, ".graphiql-execute-button": {24, 24}, ".result-window": {250, 120}, `[aria-label="Headers"]`: {250, 50},
 		} {

@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"parley/graph/transport":    {},
 	"parley/lru":                {},
 	"parley/rest":               {"parley/agent", "parley/store", "parley/store/hook"},
-	"parley/store":              {},
+	"parley/store":              {"parley/lru"},
 	"parley/store/hook":         {"parley/store"},
 	"parley/stream":             {"parley/lru", "parley/store", "parley/store/hook"},
 	"parley/webhook":            {"parley/egress", "parley/lru", "parley/store", "parley/store/hook", "parley/stream"},

@@ -142,7 +142,8 @@ func TestHelpShowsEverySetting(t *testing.T) {
 	}
 }
 
-// TestWarningWithoutRedis: on PostgreSQL there may be other replicas, whose deliveries do not show without Redis. One line says so.
+// TestWarningWithoutRedis: on PostgreSQL there may be other replicas, whose deliveries do not show
+// without Redis. One line says so.
 func TestWarningWithoutRedis(t *testing.T) {
 	t.Parallel()
 	database, redis := "PARLEY_DATABASE_URL="+servers.Database(t), "PARLEY_REDIS_URL=redis://"+servers.Redis(t).Addr
@@ -372,7 +373,8 @@ func TestGraphQLRefusals(t *testing.T) {
 	}
 }
 
-// TestSchema: every credential may see the schema, by introspection and as a file, unless the operator says otherwise.
+// TestSchema: every credential may see the schema, by introspection and as a file, unless the
+// operator says otherwise.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	sdl, err := os.ReadFile("../schema.graphqls")

@@ -36,9 +36,9 @@ func (s *server) told(level, message string) (n int) {
 	return n
 }
 
-// TestLogs is a day of a server: chats, a webhook that fails and recovers, a live feed, a model that refuses and repeats what it was
-// sent, a Redis that goes and comes back. The log tells each of these once, and each request; of secrets and of what was said it holds
-// nothing.
+// TestLogs is a day of a server: chats, a webhook that fails and recovers, a live feed, a model
+// that refuses and repeats what it was sent, a Redis that goes and comes back. The log tells each
+// of these once, and each request; of secrets and of what was said it holds nothing.
 func TestLogs(t *testing.T) {
 	t.Parallel()
 	const said, redisSecret, modelSecret, query = "Tell nobody about the purple xylophone", "hush-redis", "hush-model", "hush-query"
@@ -154,8 +154,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogOfALostDatabase takes PostgreSQL away from a server under load: the log tells of its loss once, and of its return once, and
-// nothing else of that.
+// TestLogOfALostDatabase takes PostgreSQL away from a server under load: the log tells of its loss
+// once, and of its return once, and nothing else of that.
 func TestLogOfALostDatabase(t *testing.T) {
 	t.Parallel()
 	postgres := servers.NewPostgres(t)

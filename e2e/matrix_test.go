@@ -259,7 +259,8 @@ func newRig(t *testing.T, mode, deadly string, f failure, rnd *rand.Rand) *rig {
 	return r
 }
 
-// ask asks until there is an answer: a database that was away a moment ago may still refuse a request.
+// ask asks until there is an answer: a database that was away a moment ago may still refuse a
+// request.
 func (r *rig) ask(query string, variables object) (data any) {
 	body := encode(object{"query": query, "variables": variables})
 	eventually(r.t, "an answer", func() bool {

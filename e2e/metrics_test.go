@@ -14,7 +14,8 @@ import (
 	"parley/e2e/servers"
 )
 
-// metrics are what a server tells at /metrics: the values by name, with labels as they are written there.
+// metrics are what a server tells at /metrics: the values by name, with labels as they are written
+// there.
 func (s *server) metrics() map[string]float64 {
 	s.t.Helper()
 	res, err := http.Get(s.url() + "/metrics")
@@ -35,7 +36,8 @@ func (s *server) metrics() map[string]float64 {
 	return of
 }
 
-// TestMetrics tells a story, and finds all of it in the metrics; and each that the dashboard, the alerts and the documentation name.
+// TestMetrics tells a story, and finds all of it in the metrics; and each that the dashboard, the
+// alerts and the documentation name.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	bell := servers.Redis(t)
@@ -110,7 +112,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestMetricsElsewhere: with an address of their own the metrics are there, and not where everybody comes.
+// TestMetricsElsewhere: with an address of their own the metrics are there, and not where everybody
+// comes.
 func TestMetricsElsewhere(t *testing.T) {
 	t.Parallel()
 	elsewhere := servers.FreePort(t)

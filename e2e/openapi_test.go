@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// chatProgram is what a caller writes on the types that are made of /openapi.json: no cast is needed.
+// chatProgram is what a caller writes on the types that are made of /openapi.json: no cast is
+// needed.
 const chatProgram = `
 	import createClient from "openapi-fetch";
 	import type { paths } from "./api.js";
@@ -34,8 +35,8 @@ const chatProgram = `
 	console.log(tried.data?.simulated, tried.data?.steps.flatMap((s) => s.tool_calls.map((c) => c.name)).length);
 `
 
-// TestOpenAPI holds the document that the server serves against Redocly's recommended rules, and writes a chat program on the types
-// that are made of it, which it runs.
+// TestOpenAPI holds the document that the server serves against Redocly's recommended rules, and
+// writes a chat program on the types that are made of it, which it runs.
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

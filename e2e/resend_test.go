@@ -74,7 +74,8 @@ func TestResend(t *testing.T) {
 		t.Errorf("sent again: %v", again.header)
 	}
 	eventually(t, "failed", func() bool { return len(s.list(id, "FAILED")) == 1 })
-	told := func(want string) { // states that follow each other quickly are told as one, but the last one always is
+	// States that follow each other quickly are told as one, but the last one always is.
+	told := func(want string) {
 		for at(live.wait(), "deliveries", "status") != want {
 		}
 	}

@@ -213,8 +213,8 @@ func TestDeliveriesAfterADeath(t *testing.T) {
 	}
 }
 
-// TestManyTests: tests go the way of any delivery. They fill their endpoint's slots, and share their commits, and their outcomes', as
-// the deliveries of as many chats do.
+// TestManyTests: tests go the way of any delivery. They fill their endpoint's slots, and share
+// their commits, and their outcomes', as the deliveries of as many chats do.
 func TestManyTests(t *testing.T) {
 	t.Parallel()
 	const n, slots = 400, 8

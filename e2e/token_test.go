@@ -21,8 +21,9 @@ func (s *server) parley(args ...string) (out string, err error) {
 	return string(raw), err
 }
 
-// TestLostToken: whoever can run the binary with the server's settings makes a token at any time, beside the running server, on either
-// database. It opens at once, says where it came from, and can end the one that was lost.
+// TestLostToken: whoever can run the binary with the server's settings makes a token at any time,
+// beside the running server, on either database. It opens at once, says where it came from, and can
+// end the one that was lost.
 func TestLostToken(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string]func(t *testing.T) []string{
@@ -75,7 +76,8 @@ func TestLostToken(t *testing.T) {
 	}
 }
 
-// TestLostTokenOfAFullBusiness: that a business may have no more credentials locks nobody out who has lost those that it has.
+// TestLostTokenOfAFullBusiness: that a business may have no more credentials locks nobody out who
+// has lost those that it has.
 func TestLostTokenOfAFullBusiness(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -110,7 +112,8 @@ func TestTokenWithoutADatabase(t *testing.T) {
 	}
 }
 
-// TestEachStartSaysWhere: also a later start tells where the page is, and how to get in; a browser that comes to / is led there.
+// TestEachStartSaysWhere: also a later start tells where the page is, and how to get in; a browser
+// that comes to / is led there.
 func TestEachStartSaysWhere(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -137,7 +140,8 @@ func TestEachStartSaysWhere(t *testing.T) {
 	}
 }
 
-// TestAnotherSecretKey: a database that was made with one key is opened with no other, and one line says so.
+// TestAnotherSecretKey: a database that was made with one key is opened with no other, and one line
+// says so.
 func TestAnotherSecretKey(t *testing.T) {
 	t.Parallel()
 	s := start(t)

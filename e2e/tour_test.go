@@ -73,7 +73,8 @@ func TestTour(t *testing.T) {
 	watching("MESSAGE_CREATED OUTBOUND")
 }
 
-// TestTourRefusals: a receiver without a secret would take what anybody signs, and a watcher without a token would see nothing.
+// TestTourRefusals: a receiver without a secret would take what anybody signs, and a watcher
+// without a token would see nothing.
 func TestTourRefusals(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -131,7 +131,8 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// write sends v as JSON. No cache may keep it: it may hold a secret, and what a viewer may see is nobody else's.
+// write sends v as JSON. No cache may keep it: it may hold a secret, and what a viewer may see is
+// nobody else's.
 func write(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -24,11 +24,12 @@ type word struct {
 	name, code, status, says string
 }
 
-// neverShown are words that no caller gets: the packages tell each other by them, or the command line tells the operator.
+// neverShown are words that no caller gets: the packages tell each other by them, or the command
+// line tells the operator.
 var neverShown = []string{"idempotency_answered", "business_not_found"}
 
-// TestGuideHasEveryCode holds docs/api.md against the sources: the closed set of codes, and every word with its code, its status and
-// its sentence.
+// TestGuideHasEveryCode holds docs/api.md against the sources: the closed set of codes, and every
+// word with its code, its status and its sentence.
 func TestGuideHasEveryCode(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../docs/api.md")
@@ -152,7 +153,8 @@ func refusals(t *testing.T) (codes []string, words []word) {
 				name := called(n)
 				switch {
 				case (name == "refuse" || name == "Refuse") && len(n.Args) == 3:
-					if status, ok := n.Args[0].(*ast.SelectorExpr); ok && strings.HasPrefix(status.Sel.Name, "Status") { // rest's own
+					// Rest's own.
+					if status, ok := n.Args[0].(*ast.SelectorExpr); ok && strings.HasPrefix(status.Sel.Name, "Status") {
 						words = append(words, word{literal(n.Args[1]), "·", httpStatus[status.Sel.Name], literal(n.Args[2])})
 					} else {
 						add(literal(n.Args[1]), n.Args[0], literal(n.Args[2]))
@@ -181,7 +183,8 @@ func refusals(t *testing.T) (codes []string, words []word) {
 			return true
 		})
 	}
-	// Two are written without a call: of pages of other origins, and of persisted queries, in whose words only clients of that are spoken to.
+	// Two are written without a call: of pages of other origins, and of persisted queries, in whose
+	// words only clients of that are spoken to.
 	words = append(words, word{"origin_not_allowed", "FORBIDDEN", "403", ""}, word{"persisted_query_not_found", "BAD_USER_INPUT", "422", ""})
 	return codes, words
 }

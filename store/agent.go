@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/uptrace/bun"
 )
@@ -359,52 +358,6 @@ func (s *Store) ModelKey(agent *Agent) (string, error) {
 		return "", fmt.Errorf("open the model key of agent %s: %w", agent.ID, err)
 	}
 	return string(key), nil
-}
-
-// agentCache keeps agents as they were read, for the turns: an agent with its knowledge is up to 1 MiB of JSON. An entry
-// counts only with the version that SQL has, which the first commit of each turn looks at.
-type agentCache struct {
-	mu sync.Mutex // guards of
-	of map[string]*Agent
-}
-
-const cachedAgents = 256
-
-// AgentOfTurn reads an agent for a turn, or takes it as it was read last: BeginTurn finds out if it has changed since. What it
-// returns is shared, and not to be changed.
-func (s *Store) AgentOfTurn(ctx context.Context, business, id string) (*Agent, error) {
-	s.agents.mu.Lock()
-	agent := s.agents.of[business+"/"+id]
-	s.agents.mu.Unlock()
-	if agent != nil {
-		return agent, nil
-	}
-	agent, err := s.Agent(ctx, business, id)
-	if err != nil {
-		return nil, err
-	}
-	s.agents.mu.Lock()
-	defer s.agents.mu.Unlock()
-	if s.agents.of == nil || len(s.agents.of) >= cachedAgents {
-		s.agents.of = map[string]*Agent{}
-	}
-	s.agents.of[business+"/"+id] = agent
-	return agent, nil
-}
-
-// ErrAgentChanged says that a turn could not begin with the agent as it was read: AgentOfTurn reads it again.
-var ErrAgentChanged = refuse(CodeConflict, "agent_changed", "the agent was changed at this moment: try again")
-
-// AgentAgain reads an agent of AgentOfTurn again.
-func (s *Store) AgentAgain(ctx context.Context, agent *Agent) (*Agent, error) {
-	s.forgetAgent(agent.BusinessID, agent.ID)
-	return s.AgentOfTurn(ctx, agent.BusinessID, agent.ID)
-}
-
-func (s *Store) forgetAgent(business, id string) {
-	s.agents.mu.Lock()
-	defer s.agents.mu.Unlock()
-	delete(s.agents.of, business+"/"+id)
 }
 
 // Agent reads an agent of a business, or refuses with ErrAgentNotFound.

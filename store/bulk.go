@@ -10,9 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Bulk is a statement over rows, which stand in its text as `{rows}`, the last of its FROM, and their columns as `new.name`.
-// All rows that a batch's writes queue for it PostgreSQL takes as an array a column, and runs it once: a third of the work of
-// one statement each. SQLite runs it for each row, with its values where `new` stands.
+// Bulk is a statement over rows, which stand in its text as `{rows}`, the last of its FROM, and
+// their columns as `new.name`. All rows that a batch's writes queue for it PostgreSQL takes as an
+// array a column, and runs it once: a third of the work of one statement each. SQLite runs it for
+// each row, with its values where `new` stands.
 type Bulk struct {
 	columns       []Column
 	remote, local string // PostgreSQL's text, and SQLite's
@@ -24,7 +25,8 @@ type Column struct{ Name, Type string }
 
 var columnOfNew = regexp.MustCompile(`\bnew\.([a-z_]+)`)
 
-// NewBulk makes a statement. What it returns, if anything, begins with `new.row`, a column that is added and counts the rows.
+// NewBulk makes a statement. What it returns, if anything, begins with `new.row`, a column that is
+// added and counts the rows.
 func NewBulk(text string, columns ...Column) *Bulk {
 	b := &Bulk{columns: append(slices.Clone(columns), Column{"row", "bigint"})}
 	arrays, names := make([]string, len(b.columns)), make([]string, len(b.columns))
@@ -41,8 +43,8 @@ func NewBulk(text string, columns ...Column) *Bulk {
 	return b
 }
 
-// Bulk queues a row of a Bulk, and tells got what the statement returns of it; nil: it returns nothing. Rows are taken in the
-// order of their keys.
+// Bulk queues a row of a Bulk, and tells got what the statement returns of it; nil: it returns
+// nothing. Rows are taken in the order of their keys.
 func (t *Tx) Bulk(r rank, key string, b *Bulk, row []any, got func(scan func(...any) error) error) {
 	q := &query{rank: r, key: key, row: got}
 	if t.remote {
@@ -56,12 +58,14 @@ func (t *Tx) Bulk(r rank, key string, b *Bulk, row []any, got func(scan func(...
 	t.queue = append(t.queue, q)
 }
 
-// rowsInOrder locks rows in the order of their keys, before a Bulk changes those of its rank in whatever order.
+// rowsInOrder locks rows in the order of their keys, before a Bulk changes those of its rank in
+// whatever order.
 var rowsInOrder = map[rank]string{
 	LockSessions: `SELECT id FROM sessions WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE`,
 }
 
-// merged is a queue in its order, with the rows of each Bulk as one statement, which comes before all others of its rank.
+// merged is a queue in its order, with the rows of each Bulk as one statement, which comes before
+// all others of its rank.
 func merged(queue []*query) []*query {
 	slices.SortStableFunc(queue, func(a, b *query) int { return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.key, b.key)) })
 	rows := map[*Bulk][]*query{}
@@ -129,7 +133,8 @@ func tell(rows pgx.Rows, writers []*query) error {
 	var columns []any // nil: to be skipped
 	scan := func(into ...any) error { return rows.Scan(append([]any{nil}, into...)...) }
 	for rows.Next() {
-		if columns == nil { // not before there is a row: a connection that was lost has not even descriptions of them
+		// Not before there is a row: a connection that was lost has not even descriptions of them.
+		if columns == nil {
 			columns = make([]any, len(rows.FieldDescriptions()))
 			columns[0] = &i
 		}

@@ -14,8 +14,9 @@ import (
 	"parley/store"
 )
 
-// TestTheLogBeginsAnewBesideLists: two businesses loop their lists, so that all readers read all the time, and chats commit many times
-// what SQLite's log may hold. It begins anew each time, and neither lists nor chats are kept from going on.
+// TestTheLogBeginsAnewBesideLists: two businesses loop their lists, so that all readers read all
+// the time, and chats commit many times what SQLite's log may hold. It begins anew each time, and
+// neither lists nor chats are kept from going on.
 func TestTheLogBeginsAnewBesideLists(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "parley.db")

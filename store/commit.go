@@ -18,7 +18,9 @@ import (
 const (
 	batchWrites = 128       // writes a transaction at most: bounds how long one commit can take
 	batchBytes  = 256 << 10 // and their size
-	batchRows   = 500       // and the rows of deliveries that they are thought to make: who waits for others' waits so long
+	// And the rows of deliveries that they are thought to make: who waits for others' waits so
+	// long.
+	batchRows   = 500
 	commitLimit = 30 * time.Second
 )
 
@@ -70,7 +72,8 @@ func (s *Store) Commits() (n int64, took time.Duration) {
 	return s.batcher.commits.Load(), time.Duration(s.batcher.committing.Load())
 }
 
-// Batches counts the transactions that have committed writes, and these: of chats, and on PostgreSQL not of what is written aside.
+// Batches counts the transactions that have committed writes, and these: of chats, and on
+// PostgreSQL not of what is written aside.
 func (s *Store) Batches() (n, writes int64) {
 	return s.batcher.batches.Load(), s.batcher.writes.Load()
 }

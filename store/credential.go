@@ -91,8 +91,9 @@ func (v *Viewer) RequireChat() error {
 // lastUsedStep is how exact Credential.LastUsedAt is: a write a minute and credential at most.
 const lastUsedStep = time.Minute
 
-// Authenticate finds the viewer of a secret, or refuses with ErrUnauthenticated. It asks the database each time, with all who ask
-// at that moment: a revoked credential is refused from the moment of its revocation.
+// Authenticate finds the viewer of a secret, or refuses with ErrUnauthenticated. It asks the
+// database each time, with all who ask at that moment: a revoked credential is refused from the
+// moment of its revocation.
 func (s *Store) Authenticate(ctx context.Context, kind CredentialKind, secret string) (*Viewer, error) {
 	prefix := "sk_"
 	if kind == KindAccessToken {
@@ -128,7 +129,8 @@ func (s *Store) authenticateSQL() string {
 	return "SELECT id, business_id, kind, name, scope, hash, prefix, created_at, last_used_at FROM credentials WHERE hash IN (" + hashes + ") AND revoked_at IS NULL"
 }
 
-// credentialsOf reads the credentials of hashes, which nobody has revoked. Whoever gets one must not change it.
+// credentialsOf reads the credentials of hashes, which nobody has revoked. Whoever gets one must
+// not change it.
 func (s *Store) credentialsOf(ctx context.Context, hashes []string) (map[string]*Credential, error) {
 	var asked any = hashes
 	if !s.remote() {
@@ -202,8 +204,8 @@ func (s *Store) CreateAccessToken(_ context.Context, v *Viewer, name string, sco
 	return s.createCredential(v.BusinessID, KindAccessToken, name, scope, s.cfg.MaxCredentials)
 }
 
-// IssueAccessToken makes an access token by the word of the server's operator. It counts no limit: a business that has lost its
-// tokens could revoke nothing to make room for one.
+// IssueAccessToken makes an access token by the word of the server's operator. It counts no limit:
+// a business that has lost its tokens could revoke nothing to make room for one.
 func (s *Store) IssueAccessToken(business, name string, scope Scope) (*NewCredential, error) {
 	return s.createCredential(business, KindAccessToken, name, scope, math.MaxInt)
 }

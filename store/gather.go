@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Gather reads values by key, many at once: while reads are under way, one more is gathered for all who ask meanwhile. What it
-// returns was read after it was asked for.
+// Gather reads values by key, many at once: while reads are under way, one more is gathered for all
+// who ask meanwhile. What it returns was read after it was asked for.
 type Gather[V any] struct {
 	most  int           // reads at once
 	limit time.Duration // of one, whoever has left
@@ -31,8 +31,8 @@ type gathered[V any] struct {
 
 const gatheredMost = 500 // keys of one read
 
-// NewGather makes a Gather of a function that reads the values of keys, each once, and leaves out those that are not there: so many
-// reads at once, each for so long.
+// NewGather makes a Gather of a function that reads the values of keys, each once, and leaves out
+// those that are not there: so many reads at once, each for so long.
 func NewGather[V any](most int, limit time.Duration, read func(ctx context.Context, keys []string) (map[string]V, error)) *Gather[V] {
 	return &Gather[V]{most: most, limit: limit, read: read}
 }

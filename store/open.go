@@ -19,6 +19,8 @@ import (
 
 	"modernc.org/sqlite" // the driver "sqlite", too
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"parley/lru"
 )
 
 // Config is what a Store is opened with.
@@ -91,8 +93,8 @@ type Store struct {
 
 	prepared statements
 
-	agents agentCache
-	clock  atomic.Pointer[reading] // of the database; nil for SQLite
+	agents *lru.Cache[string, *Agent] // of turns
+	clock  atomic.Pointer[reading]    // of the database; nil for SQLite
 }
 
 // Open opens the database, brings its schema up to date, and starts the commit batcher. Close it after use.
@@ -122,7 +124,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.CheckSchema == nil {
 		cfg.CheckSchema = func(JSONObject) Faults { return nil }
 	}
-	s := &Store{cfg: cfg, log: cfg.Log, reach: reach{log: cfg.Log}, unlock: func() error { return nil }, prepared: statements{of: map[string]*sql.Stmt{}}}
+	s := &Store{cfg: cfg, log: cfg.Log, reach: reach{log: cfg.Log}, unlock: func() error { return nil }, prepared: statements{of: map[string]*sql.Stmt{}}, agents: newAgentCache()}
 	var err error
 	switch {
 	case IsPostgres(cfg.URL):

@@ -162,7 +162,8 @@ func TestListsReadAnIndex(t *testing.T) {
 				if strings.HasPrefix(name, "events") && strings.Count(plan, goesBy[along]) < strings.Count(query, "SELECT * FROM (") {
 					t.Errorf("%s does not go by %s:\n%s\n%s", name, goesBy[along], query, plan)
 				}
-				// What waits or failed is found by the index of that, and no walk through all that an endpoint ever got.
+				// What waits or failed is found by the index of that, and no walk through all that
+				// an endpoint ever got.
 				if strings.Count(plan, "deliveries_waiting")+strings.Count(plan, "deliveries_undelivered") < strings.Count(query, "|| '' DESC") {
 					t.Errorf("%s does not go by status:\n%s\n%s", name, query, plan)
 				}

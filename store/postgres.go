@@ -116,8 +116,9 @@ func openPool(raw string, connections int, age *generation, params ...map[string
 	return &pool{bun.NewDB(db, pgdialect.New())}, nil
 }
 
-// patientDB is one connection to PostgreSQL on which a statement may take as long as it takes: an index over a large table takes
-// minutes. It ends with ctx, and a server that does not answer any more is noticed by the network's probes.
+// patientDB is one connection to PostgreSQL on which a statement may take as long as it takes: an
+// index over a large table takes minutes. It ends with ctx, and a server that does not answer any
+// more is noticed by the network's probes.
 func (s *Store) patientDB(ctx context.Context) (*bun.DB, error) {
 	cfg, err := postgresConfig(s.cfg.URL, "parley migration")
 	if err != nil {

@@ -2,8 +2,8 @@ package store
 
 import "sync"
 
-// queue is what waits to be committed, in a line for each business. A batch takes of one after the other: who has much to write
-// waits behind himself.
+// queue is what waits to be committed, in a line for each business. A batch takes of one after the
+// other: who has much to write waits behind himself.
 type queue struct {
 	bell chan struct{} // rings when there is something, or nothing will ever be
 
@@ -12,7 +12,8 @@ type queue struct {
 	turns   []*line // those in which somebody waits, in the order in which they are served
 	waiting int
 	closed  bool
-	rows    map[string]int // how many rows a write of a business makes, where that is more than a few
+	// How many rows a write of a business makes, where that is more than a few.
+	rows map[string]int
 }
 
 type line struct {
@@ -21,7 +22,9 @@ type line struct {
 }
 
 const (
-	queuedWrites = 4096 // waiting writes at most; of one business half of what the others leave. Beyond, callers are told to come back
+	// Waiting writes at most; of one business half of what the others leave. Beyond, callers are
+	// told to come back.
+	queuedWrites = 4096
 	fewRows      = 16
 	knownRows    = 1000 // businesses of which rows knows
 )
@@ -71,9 +74,9 @@ func (q *queue) close() {
 	q.ring()
 }
 
-// batch waits for writes, and takes as many as one transaction may have; none once the queue is closed and empty. Of those that run
-// their own statements, each of which may lock anything, single says to take one: two would lock in whatever order they came, and
-// somebody else in another one.
+// batch waits for writes, and takes as many as one transaction may have; none once the queue is
+// closed and empty. Of those that run their own statements, each of which may lock anything, single
+// says to take one: two would lock in whatever order they came, and somebody else in another one.
 func (q *queue) batch(single bool) []*Write {
 	for {
 		q.mu.Lock()

@@ -13,7 +13,8 @@ import (
 	"parley/store/hook"
 )
 
-// TestWritesAreShared: a business has written more than is taken of it. Another one's write is taken, and is part of the next batch.
+// TestWritesAreShared: a business has written more than is taken of it. Another one's write is
+// taken, and is part of the next batch.
 func TestWritesAreShared(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
 		s := open(t, nil)
@@ -62,8 +63,8 @@ func TestWritesAreShared(t *testing.T) {
 	})
 }
 
-// TestRowsAreShared: each event of one business makes a hundred deliveries. As soon as that is known, another one's turn does not
-// wait for more than two of its batches, and their rows.
+// TestRowsAreShared: each event of one business makes a hundred deliveries. As soon as that is
+// known, another one's turn does not wait for more than two of its batches, and their rows.
 func TestRowsAreShared(t *testing.T) {
 	onBoth(t, func(t *testing.T, open opener) {
 		var mu sync.Mutex        // guards committed

@@ -11,15 +11,16 @@ import (
 // Reach is what is known of how the database can be reached.
 type Reach int
 
-// The states: it answers and takes what is written; it has no room left, mostly on its disk; it does not answer, or nobody can use what it answers.
+// The states: it answers and takes what is written; it has no room left, mostly on its disk; it
+// does not answer, or nobody can use what it answers.
 const (
 	Reached Reach = iota
 	Full
 	Away
 )
 
-// reach keeps the state. A loss is told once, by whoever finds it out first, and the return once; what fails meanwhile, everywhere in
-// the server, is so explained.
+// reach keeps the state. A loss is told once, by whoever finds it out first, and the return once;
+// what fails meanwhile, everywhere in the server, is so explained.
 type reach struct {
 	log *slog.Logger
 
@@ -68,7 +69,8 @@ const (
 	watchPatience = 2 * time.Second
 )
 
-// Watch looks each second whether the database is there, until ctx ends: so its loss is told where nobody calls, and its return.
+// Watch looks each second whether the database is there, until ctx ends: so its loss is told where
+// nobody calls, and its return.
 func (s *Store) Watch(ctx context.Context) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
@@ -89,7 +91,8 @@ func (s *Store) Watch(ctx context.Context) error {
 	}
 }
 
-// look asks the database for an answer, and one that was away for a commit, too: what it lacked may be room on its disk.
+// look asks the database for an answer, and one that was away for a commit, too: what it lacked may
+// be room on its disk.
 func (s *Store) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, watchPatience)
 	defer cancel()
@@ -103,8 +106,9 @@ func (s *Store) look(ctx context.Context) error {
 	})
 }
 
-// Level is at which level a part that goes on by itself tells of a failure: what the absence of the database explains, which is told
-// once, is of no interest beside that, and neither is what a stop has cut short.
+// Level is at which level a part that goes on by itself tells of a failure: what the absence of the
+// database explains, which is told once, is of no interest beside that, and neither is what a stop
+// has cut short.
 func Level(err error) slog.Level {
 	if _, explained := AsError(err); explained || errors.Is(err, context.Canceled) {
 		return slog.LevelDebug

@@ -145,8 +145,9 @@ func (in *TurnInput) stale(version int64) error {
 var versionBulk = NewBulk(`SELECT new.row, a.version FROM agents AS a, {rows}
 	WHERE a.business_id = new.business_id AND a.id = new.agent_id AND a.deleted_at IS NULL`, Column{"business_id", "text"}, Column{"agent_id", "text"})
 
-// lockBulk locks sessions for turns, each unless another turn has it, stands in line before this one, the turn's key was not
-// taken, or its agent has changed. Its subqueries are scalars: PostgreSQL hashes no table for them.
+// lockBulk locks sessions for turns, each unless another turn has it, stands in line before this
+// one, the turn's key was not taken, or its agent has changed. Its subqueries are scalars:
+// PostgreSQL hashes no table for them.
 var lockBulk = NewBulk(`UPDATE sessions SET run_id = new.run_id, fence = sessions.fence + 1, locked_until = new.locked_until,
 		last_sequence = sessions.last_sequence + 1, expires_at = new.expires_at
 	FROM {rows} WHERE sessions.id = new.id AND sessions.business_id = new.business_id AND sessions.agent_id = new.agent_id
@@ -193,7 +194,8 @@ func (lock *Session) refusal(ctx context.Context, t *Tx) error {
 	return ErrSessionBusy
 }
 
-// KeepTurns prolongs the hold of turns on their sessions, while they run. It must not wait behind anybody's lists.
+// KeepTurns prolongs the hold of turns on their sessions, while they run. It must not wait behind
+// anybody's lists.
 func (s *Store) KeepTurns(ctx context.Context, runs []string, lease time.Duration) error {
 	db := s.db
 	if s.remote() {
@@ -286,7 +288,9 @@ func (s *Store) FailTurn(_ context.Context, run *Run, class string, steps ...Run
 			if sequence = 0; !t.end(run.ID) {
 				return
 			}
-			if s.remote() { // first: a statement that waits for another replica, which ends the run too, would not see that it has
+			// First: a statement that waits for another replica, which ends the run too, would not
+			// see that it has.
+			if s.remote() {
 				t.Lock(LockSessions, *run.SessionID, `SELECT id FROM sessions WHERE id = $1 FOR UPDATE`, []any{*run.SessionID}, nil)
 			}
 			t.Lock(LockSessions, *run.SessionID, `UPDATE sessions SET last_sequence = last_sequence + 1,

@@ -15,12 +15,14 @@ import (
 // itself would wait for it, and the stream goes on.
 func TestLimitOfASlowRedis(t *testing.T) {
 	t.Parallel()
-	var slow atomic.Pointer[chan struct{}] // nil, or closed when nobody waits for the answer any more
+	// Nil, or closed when nobody waits for the answer any more.
+	var slow atomic.Pointer[chan struct{}]
 	relay := (&servers.Relay{To: servers.Redis(t).Addr, Judge: func(said []byte) servers.Fate {
 		if given := slow.Load(); given != nil && bytes.Contains(bytes.ToLower(said), []byte("eval")) {
 			select {
 			case <-*given:
-			case <-time.After(1900 * time.Millisecond): // whoever waits longer than the limit may gets its answer: go-redis has two seconds
+			// Whoever waits longer than the limit may gets its answer: go-redis has two seconds.
+			case <-time.After(1900 * time.Millisecond):
 			}
 		}
 		return servers.Passed

@@ -14,8 +14,9 @@ import (
 	"parley/store"
 )
 
-// Pages reads events for viewers that resume. What several want at a time is read once, and kept for a moment, in a cache that is
-// bounded in bytes and shared by business: one that catches up on much pushes out what is its own.
+// Pages reads events for viewers that resume. What several want at a time is read once, and kept
+// for a moment, in a cache that is bounded in bytes and shared by business: one that catches up on
+// much pushes out what is its own.
 type Pages struct {
 	store  *store.Store
 	flight singleflight.Group
@@ -25,7 +26,8 @@ type Pages struct {
 	times map[string]int // how often what was read of a business was forgotten
 }
 
-// PageNumbers is how many numbers are read at once, without a filter from a multiple of it; with one so many events.
+// PageNumbers is how many numbers are read at once, without a filter from a multiple of it; with
+// one so many events.
 const PageNumbers = 256
 
 const (

@@ -8,7 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// told is what the log was told of Redis: that it is away and back, and that it refuses and takes what is published, each once.
+// told is what the log was told of Redis: that it is away and back, and that it refuses and takes
+// what is published, each once.
 type told struct {
 	sync.Mutex // guards what follows
 	away       bool
@@ -31,8 +32,8 @@ func (s *Stream) tellRead(err error) {
 	}
 }
 
-// tellPublished tells of what came of a publication. Of a Redis that cannot be reached its readers tell; one that answers and takes
-// nothing, as when its memory is full, they do not notice.
+// tellPublished tells of what came of a publication. Of a Redis that cannot be reached its readers
+// tell; one that answers and takes nothing, as when its memory is full, they do not notice.
 func (s *Stream) tellPublished(err error) {
 	t := &s.told
 	t.Lock()

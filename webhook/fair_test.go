@@ -174,8 +174,9 @@ func TestALostBellIsFound(t *testing.T) {
 	})
 }
 
-// TestLostCommits: a failover loses what the worker was told of, and SQL gives the same numbers again, all of them or the first. With
-// nobody else to tell it, the worker delivers what happens then.
+// TestLostCommits: a failover loses what the worker was told of, and SQL gives the same numbers
+// again, all of them or the first. With nobody else to tell it, the worker delivers what happens
+// then.
 func TestLostCommits(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]int{"all numbers are given again": 1, "some are": 2} {
@@ -206,8 +207,9 @@ func TestLostCommits(t *testing.T) {
 	}
 }
 
-// TestLateRenewals: the hold on all shards cannot be renewed in time while attempts are in flight, others wait and a conversation goes
-// on; in one case its lease is over by then. Nobody else took it, so nothing is sent twice, and all is sent.
+// TestLateRenewals: the hold on all shards cannot be renewed in time while attempts are in flight,
+// others wait and a conversation goes on; in one case its lease is over by then. Nobody else took
+// it, so nothing is sent twice, and all is sent.
 func TestLateRenewals(t *testing.T) {
 	t.Parallel()
 	for name, over := range map[string]string{

@@ -67,15 +67,17 @@ func (w *Worker) changed(business string) {
 	}
 }
 
-// rewound forgets a business of which SQL has lost events that were taken in: its lanes begin anew from what is there.
+// rewound forgets a business of which SQL has lost events that were taken in: its lanes begin anew
+// from what is there.
 func (w *Worker) rewound(b *business) {
 	w.cfg.Log.Error("the database has lost events that the worker knew of: what waits is read anew", "business", b.id)
 	w.drop(b)
 	w.orderLocked(b.id)
 }
 
-// compare finds the businesses of which a failover of the database has lost events that were taken in: their numbers have gone
-// back. It says whether it is to be repeated soon. What nothing is known of, as when nothing happens, it does not ask for.
+// compare finds the businesses of which a failover of the database has lost events that were taken
+// in: their numbers have gone back. It says whether it is to be repeated soon. What nothing is
+// known of, as when nothing happens, it does not ask for.
 func (w *Worker) compare(ctx context.Context, back *stream.Regress) (again bool) {
 	seen := map[string]int64{}
 	known := map[string]*business{}
@@ -107,7 +109,8 @@ func (w *Worker) compare(ctx context.Context, back *stream.Regress) (again bool)
 	return doubt
 }
 
-// business finds what is known of a business, under the hold on its shard; nil: it is another replica's, or may be.
+// business finds what is known of a business, under the hold on its shard; nil: it is another
+// replica's, or may be.
 func (w *Worker) business(id string) *business {
 	b := w.businesses[id]
 	if b != nil && w.holds.lost(b.hold) {
@@ -153,7 +156,8 @@ func (w *Worker) hear(e *stream.Entry) {
 	if b == nil {
 		return
 	}
-	if e.Seq == b.last && e.EventID != b.lastID { // SQL gives numbers again that it had given before
+	// SQL gives numbers again that it had given before.
+	if e.Seq == b.last && e.EventID != b.lastID {
 		w.rewound(b)
 		if b = w.business(e.BusinessID); b == nil {
 			return
@@ -239,8 +243,9 @@ func (w *Worker) orderLocked(where string) {
 	nudge(w.looks)
 }
 
-// look looks everywhere each second, until ctx ends, for any bell may be lost; what it finds, the bell has time to bring. While
-// the stream is away it looks more often, and gives none. So often, too, it looks for what SQL has lost.
+// look looks everywhere each second, until ctx ends, for any bell may be lost; what it finds, the
+// bell has time to bring. While the stream is away it looks more often, and gives none. So often,
+// too, it looks for what SQL has lost.
 func (w *Worker) look(ctx context.Context) {
 	var back stream.Regress
 	for quiet := time.Duration(0); ; {

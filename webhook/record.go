@@ -67,7 +67,8 @@ func (w *Worker) write(ctx context.Context, batch []*task) {
 			return
 		case <-time.After(recordRetry):
 		}
-		if tries >= patientTries && w.cfg.Store.Reach() == store.Reached { // else it is no outcome's fault
+		// Else it is no outcome's fault.
+		if tries >= patientTries && w.cfg.Store.Reach() == store.Reached {
 			batch = w.writeSingly(ctx, batch)
 		}
 	}

@@ -97,8 +97,9 @@ func over(job *hook.Job, target *hook.Target) bool {
 	return target.Gone || job.Epoch < target.Epoch || target.Status == store.Disabled && job.Trigger != store.TriggerTest
 }
 
-// prepare reads what the job needs and is not at hand, and says whether it may be sent then: to read may take long. If its shard's hold
-// was not renewed meanwhile, it waits until that is done, or another replica has it.
+// prepare reads what the job needs and is not at hand, and says whether it may be sent then: to
+// read may take long. If its shard's hold was not renewed meanwhile, it waits until that is done,
+// or another replica has it.
 func (w *Worker) prepare(t *task) bool {
 	waited, ok := w.fetch(t)
 	for ok && waited && !w.holds.good(t.hold) {
@@ -111,7 +112,8 @@ func (w *Worker) prepare(t *task) bool {
 	return ok
 }
 
-// fetch reads what the job needs and is not at hand. It says whether it had to, and is not ok if it was cut short.
+// fetch reads what the job needs and is not at hand. It says whether it had to, and is not ok if it
+// was cut short.
 func (w *Worker) fetch(t *task) (waited, ok bool) {
 	job := t.job
 	for t.target == nil || job.Body == nil && !over(job, t.target) {

@@ -61,8 +61,8 @@ func (h *holds) good(under hook.Hold) bool {
 	return held != nil && held.Hold == under && (!h.shared || held.good(time.Now()))
 }
 
-// lost says whether nothing begins any more under a hold: it is another replica's, or is to be handed back. One that was not renewed in
-// time may still be.
+// lost says whether nothing begins any more under a hold: it is another replica's, or is to be
+// handed back. One that was not renewed in time may still be.
 func (h *holds) lost(under hook.Hold) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,9 +119,10 @@ func (h *holds) took(taken []hook.Hold, began time.Time) {
 	}
 }
 
-// renewed notes which holds SQL says are still ours, forgets the others, and marks those beyond the fair share as leaving. One that was
-// renewed too late, and that nobody took meanwhile, goes on with what is in flight: late says that there are such. A hold that we had
-// lost sight of is strange: it is to be handed back.
+// renewed notes which holds SQL says are still ours, forgets the others, and marks those beyond the
+// fair share as leaving. One that was renewed too late, and that nobody took meanwhile, goes on
+// with what is in flight: late says that there are such. A hold that we had lost sight of is
+// strange: it is to be handed back.
 func (h *holds) renewed(held []hook.Hold, share int, began time.Time) (strange []hook.Hold, late bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

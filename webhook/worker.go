@@ -26,7 +26,8 @@ type Config struct {
 	Timeout time.Duration // of one attempt, from the dial to the last byte
 	Policy  Policy
 	Drain   time.Duration // how long attempts in flight may go on once Run is to end
-	// Recorded is told of outcomes that were written; nil: nobody is. It must neither block nor change them.
+	// Recorded is told of outcomes that were written; nil: nobody is. It must neither block nor
+	// change them.
 	Recorded func([]*hook.Outcome)
 	NoPoll   bool // never look in SQL for what the bell did not bring: a seam for tests
 	Log      *slog.Logger

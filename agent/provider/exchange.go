@@ -35,7 +35,8 @@ func (c *Call) Exchange(req *http.Request, next func(*http.Request) (*http.Respo
 	resp, err := next(req)
 	var failed *url.Error
 	if errors.As(err, &failed) {
-		return resp, fmt.Errorf("%w: %w", errUnreachable, failed.Err) // without the address: what a business has put into it may be a secret
+		// Without the address: what a business has put into it may be a secret.
+		return resp, fmt.Errorf("%w: %w", errUnreachable, failed.Err)
 	}
 	if err != nil {
 		return resp, err

@@ -25,7 +25,8 @@ type failure struct {
 func (f *failure) Error() string   { return f.text }
 func (f *failure) Unwrap() []error { return f.causes }
 
-// Brief is the failure without what the model's server said of it, which may repeat what it was sent.
+// Brief is the failure without what the model's server said of it, which may repeat what it was
+// sent.
 func (f *failure) Brief() string { return f.brief }
 
 // Failed says which of agent's errors a cause is.

@@ -16,7 +16,8 @@ type HAProxy struct {
 	stats string // its address
 }
 
-// Balance starts an HAProxy in front of some servers, to which it sends requests while their /readyz is 200.
+// Balance starts an HAProxy in front of some servers, to which it sends requests while their
+// /readyz is 200.
 func Balance(t T, addresses ...string) *HAProxy {
 	t.Helper()
 	program := Need(t, "haproxy", "/usr/sbin")

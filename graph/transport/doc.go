@@ -40,9 +40,11 @@
 // Cursors. A resolver whose stream has places in a feed tells them: [Began], [Mark], and [Passed] where it has looked on and found
 // nothing to send. Pings carry the cursor of each such operation, as far as it has been sent.
 //
-// Faults. A frame that is none is answered with a close frame, 1002, and a message beyond MaxMessage with 1009.
+// Faults. A frame that is none is answered with a close frame, 1002, and a message beyond
+// MaxMessage with 1009.
 //
-// Limits. MaxOperations subscriptions may run at a time, and beside them as many queries and mutations.
+// Limits. MaxOperations subscriptions may run at a time, and beside them as many queries and
+// mutations.
 //
 // Goroutines. A socket's HTTP handler returns once it is open. [WebSocket.Shutdown] waits for everything that sockets have
 // started.

@@ -126,8 +126,8 @@ func TestGroupsMakeWhatWasMissedOnce(t *testing.T) {
 	}
 }
 
-// TestGroupsPassWhatIsNotWanted has a member resume far behind the few results that it missed: it costs no execution for each page
-// of numbers between.
+// TestGroupsPassWhatIsNotWanted has a member resume far behind the few results that it missed: it
+// costs no execution for each page of numbers between.
 func TestGroupsPassWhatIsNotWanted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, &transport.WebSocket{Groups: grouping()}, transport.HTTP{})

@@ -6,8 +6,8 @@ import (
 	"net/http"
 )
 
-// incoming is the connection of a socket as gorilla has it, which reads from it alone: what is written, close frames too, is the
-// writer's, who knows whether a frame is half sent.
+// incoming is the connection of a socket as gorilla has it, which reads from it alone: what is
+// written, close frames too, is the writer's, who knows whether a frame is half sent.
 type incoming struct {
 	net.Conn
 	buffer *bufio.Reader // what gorilla reads from
@@ -37,13 +37,16 @@ func (in *incoming) position() int64 { return in.read - int64(in.buffer.Buffered
 // ended notes that a message, a ping or a pong has ended.
 func (in *incoming) ended() { in.frame = in.position() }
 
-// oneByteClose is the length of a close frame with half of a code, which gorilla takes for one without: head, mask, a byte.
+// oneByteClose is the length of a close frame with half of a code, which gorilla takes for one
+// without: head, mask, a byte.
 const oneByteClose = 2 + 4 + 1
 
-// brokenClose says, when a close frame without a code has ended, whether it holds a single byte (RFC 6455, section 5.5.1).
+// brokenClose says, when a close frame without a code has ended, whether it holds a single byte
+// (RFC 6455, section 5.5.1).
 func (in *incoming) brokenClose() bool { return in.position()-in.frame == oneByteClose }
 
-// hijacker finds the connection below middleware that wraps the ResponseWriter and can be unwrapped.
+// hijacker finds the connection below middleware that wraps the ResponseWriter and can be
+// unwrapped.
 type hijacker struct {
 	http.ResponseWriter
 	in *incoming
@@ -51,7 +54,8 @@ type hijacker struct {
 
 func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, early, err := http.NewResponseController(h.ResponseWriter).Hijack()
-	if err != nil || early.Reader.Buffered() > 0 { // gorilla refuses what came before the handshake was over
+	// Gorilla refuses what came before the handshake was over.
+	if err != nil || early.Reader.Buffered() > 0 {
 		return conn, early, err
 	}
 	h.in.Conn = conn

@@ -29,8 +29,9 @@ func (s *socket) subscribe(id string, params *graphql.RawParams) {
 	s.mu.Lock()
 	viewer, limit := s.viewer, s.limits.operations
 	duplicate := s.operations[id] != nil
-	// Half of them may be subscriptions, as is seen once they are parsed. An operation that its client completed may take a while to
-	// end. Those count too, but not so that a client that replaces all of its subscriptions is refused.
+	// Half of them may be subscriptions, as is seen once they are parsed. An operation that its
+	// client completed may take a while to end. Those count too, but not so that a client that
+	// replaces all of its subscriptions is refused.
 	full := len(s.operations) >= 2*limit || s.running >= 3*limit
 	op := &operation{id: id}
 	if viewer != nil && !duplicate && !full {
@@ -129,8 +130,8 @@ func (s *socket) execute(ctx context.Context, op *operation, params *graphql.Raw
 	return completeMessage(op.id)
 }
 
-// stream notes that an operation is a subscription. It is false if as many run as may: so they never take the place of queries and
-// mutations.
+// stream notes that an operation is a subscription. It is false if as many run as may: so they
+// never take the place of queries and mutations.
 func (s *socket) stream(op *operation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

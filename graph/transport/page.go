@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	// A page is what so many numbers of a feed were made into: few, so that a member which missed little has little made that it
-	// does not get, and enough that an execution's beginning costs nothing beside what it makes. Where an operation selects less
-	// than one in sparse of what it passes, a page is so many results, however many numbers they are from.
+	// A page is what so many numbers of a feed were made into: few, so that a member which missed
+	// little has little made that it does not get, and enough that an execution's beginning costs
+	// nothing beside what it makes. Where an operation selects less than one in sparse of what it
+	// passes, a page is so many results, however many numbers they are from.
 	pageNumbers = 64
 	sparse      = 4
 

@@ -19,8 +19,8 @@ const (
 	// on our own queue would mean little.
 	kernelBuffer = 128 << 10
 
-	// Clients say little: with a buffer of its own a socket does not keep the server's, which is larger. Gorilla takes it if it has
-	// more than 256 bytes.
+	// Clients say little: with a buffer of its own a socket does not keep the server's, which is
+	// larger. Gorilla takes it if it has more than 256 bytes.
 	readBuffer = 1 << 10
 
 	// strangersMessage is the largest message of a socket that is not acknowledged.
@@ -51,7 +51,8 @@ type WebSocket struct {
 	// CheckOrigin decides whether a page of that Origin may connect. Nil: only one of this host.
 	CheckOrigin func(r *http.Request) bool
 
-	// OriginRefusal tells a page that CheckOrigin refuses what to do; empty: that it may not connect.
+	// OriginRefusal tells a page that CheckOrigin refuses what to do; empty: that it may not
+	// connect.
 	OriginRefusal string
 
 	// Closed is told how each socket ended, when that is decided; its goroutines may end a little later. The code is the
@@ -68,12 +69,14 @@ type WebSocket struct {
 	// Log gets the panics of Authenticate and Recheck, those of resolvers being the executor's; slog.Default() if nil.
 	Log *slog.Logger
 
-	InitTimeout   time.Duration // for connection_init to come; 3 s, as the protocol's reference has it
-	KeepAlive     time.Duration // between pings; a peer that is silent for twice as long is gone; 15 s, below what proxies allow
-	WriteTimeout  time.Duration // for a peer to take anything of what is sent, and for its queue to have room; 10 s
-	QueueBytes    int64         // the most that waits for one peer; 1 MiB
-	MaxMessage    int64         // the largest message a client may send, else 1009; 1 MiB, and 4 KiB until it is acknowledged
-	MaxOperations int           // the most subscriptions at a time on a socket, and so many others beside them; one more is answered with an error; 100
+	InitTimeout  time.Duration // for connection_init to come; 3 s, as the protocol's reference has it
+	KeepAlive    time.Duration // between pings; a peer that is silent for twice as long is gone; 15 s, below what proxies allow
+	WriteTimeout time.Duration // for a peer to take anything of what is sent, and for its queue to have room; 10 s
+	QueueBytes   int64         // the most that waits for one peer; 1 MiB
+	MaxMessage   int64         // the largest message a client may send, else 1009; 1 MiB, and 4 KiB until it is acknowledged
+	// The most subscriptions at a time on a socket, and so many others beside them; one more is
+	// answered with an error; 100.
+	MaxOperations int
 
 	buffers sync.Pool // of *[]byte: what writers encode into
 	flusher flusher
@@ -151,7 +154,8 @@ func (t *WebSocket) Do(w http.ResponseWriter, r *http.Request, exec graphql.Grap
 		},
 	}
 	in := &incoming{}
-	conn, err := upgrader.Upgrade(hijacker{w, in}, r, w.Header()) // with what others have said of the response
+	// With what others have said of the response.
+	conn, err := upgrader.Upgrade(hijacker{w, in}, r, w.Header())
 	if err != nil {
 		return // answered
 	}

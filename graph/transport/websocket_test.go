@@ -132,7 +132,8 @@ func checkClose(t *testing.T, err error, code int, reason string) {
 	}
 }
 
-// TestWebSocketClosesBrokenFrames: whatever is wrong with a frame, the client is told by a close frame.
+// TestWebSocketClosesBrokenFrames: whatever is wrong with a frame, the client is told by a close
+// frame.
 func TestWebSocketClosesBrokenFrames(t *testing.T) {
 	t.Parallel()
 	const masked, mask, text = 0x80, "\x00\x00\x00\x00", "\x81"

@@ -176,8 +176,8 @@ func (h *Hooks) read(ctx context.Context, business string, waiting []string, fil
 	return rows, nil
 }
 
-// byStatus begins an order that is no key's: else SQLite would rather walk all of an endpoint's deliveries, in whose key they
-// have it, than sort those of one event.
+// byStatus begins an order that is no key's: else SQLite would rather walk all of an endpoint's
+// deliveries, in whose key they have it, than sort those of one event.
 const byStatus = "d.seq DESC, d.event_id || '' DESC"
 
 // waitingAt selects what waits for an endpoint, by its index.

@@ -11,12 +11,13 @@ import (
 
 // Measure is what is told of some shards.
 type Measure struct {
-	Oldest  store.Time // since when the delivery waits that has waited longest for its turn; 0: none waits
-	Failing int        // enabled endpoints that fail
+	// Since when the delivery waits that has waited longest for its turn; 0: none waits.
+	Oldest  store.Time
+	Failing int // enabled endpoints that fail
 }
 
-// Measure reads how some shards do. As Lanes, it steps from endpoint to endpoint in the index of what waits, and reads a row or two
-// of each.
+// Measure reads how some shards do. As Lanes, it steps from endpoint to endpoint in the index of
+// what waits, and reads a row or two of each.
 func (h *Hooks) Measure(ctx context.Context, shards []int) (m Measure, err error) {
 	if len(shards) == 0 {
 		return m, nil

@@ -32,7 +32,8 @@ type Recorded struct {
 	Health   []HealthChange
 }
 
-// HealthChange is how outcomes have changed an endpoint: it fails from now on, or no longer, or it was disabled.
+// HealthChange is how outcomes have changed an endpoint: it fails from now on, or no longer, or it
+// was disabled.
 type HealthChange struct {
 	EndpointID, BusinessID string
 	To                     Health

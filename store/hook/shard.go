@@ -35,8 +35,10 @@ const forever = 100 * 365 * 24 * time.Hour
 // renewed. The one server of a SQLite file has them all, from its start to its end.
 func (h *Hooks) Shared() bool { return h.store.Remote() }
 
-// RenewShards says that the replica lives, and renews what it holds: in one statement, for it must be done in time. It returns
-// that, and how many shards are its fair share. A hold that is over is renewed, too, unless another replica has taken the shard. It is for replicas that share: those of PostgreSQL.
+// RenewShards says that the replica lives, and renews what it holds: in one statement, for it must
+// be done in time. It returns that, and how many shards are its fair share. A hold that is over is
+// renewed, too, unless another replica has taken the shard. It is for replicas that share: those of
+// PostgreSQL.
 func (h *Hooks) RenewShards(ctx context.Context, replica string) (held []Hold, share int, err error) {
 	if err := h.store.SyncClock(ctx); err != nil {
 		return nil, 0, err

@@ -73,7 +73,8 @@ func TestShardsHaveOneHolder(t *testing.T) {
 	})
 }
 
-// TestALeaseThatIsOver is renewed by its holder, under the same token, unless somebody has taken it; then its holder has it no more.
+// TestALeaseThatIsOver is renewed by its holder, under the same token, unless somebody has taken
+// it; then its holder has it no more.
 func TestALeaseThatIsOver(t *testing.T) {
 	t.Parallel()
 	url := servers.Database(t)

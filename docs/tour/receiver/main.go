@@ -31,7 +31,8 @@ func main() {
 	log.Fatal(server.ListenAndServe())
 }
 
-// newVerifier verifies with an endpoint's secret. The library would take an empty one too, with which everybody can sign.
+// newVerifier verifies with an endpoint's secret. The library would take an empty one too, with
+// which everybody can sign.
 func newVerifier(secret string) (*standardwebhooks.Webhook, error) {
 	verifier, err := standardwebhooks.NewWebhook(secret)
 	if rest, ok := strings.CutPrefix(secret, "whsec_"); err != nil || !ok || rest == "" {
