@@ -92,7 +92,7 @@ func newMetrics() *metrics {
 
 // handler is /metrics.
 func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 
 // metricsListener is where /metrics has an address of its own; of nothing, where it has none.
@@ -122,7 +122,10 @@ func (m *metrics) serve(ctx context.Context, l metricsListener) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", m.handler())
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader}
+	server := &http.Server{
+		Handler: mux, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader,
+		WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+	}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -157,8 +160,19 @@ func (m *metrics) observe(db *store.Store, s *stream.Stream, worker *webhook.Wor
 	counter("parley_live_results_made_total", "Results of subscriptions that were executed. Equal subscriptions of a business share one.", func() float64 { return float64(live().Made) })
 	counter("parley_live_results_given_total", "Results of subscriptions that were queued for a client.", func() float64 { return float64(live().Given) })
 
+	// To look through the worker's lanes holds it up: however many ask, it is done once a second.
+	var mu sync.Mutex
+	var last webhook.State
+	var looked time.Time
 	state := func(of func(webhook.State) float64) func() float64 {
-		return func() float64 { return of(worker.State()) }
+		return func() float64 {
+			mu.Lock()
+			defer mu.Unlock()
+			if now := time.Now(); now.Sub(looked) >= time.Second {
+				last, looked = worker.State(), now
+			}
+			return of(last)
+		}
 	}
 	gauge("parley_delivery_attempts_in_flight", "Attempts under way.", state(func(s webhook.State) float64 { return float64(s.InFlight) }))
 	gauge("parley_delivery_lanes", "Endpoints of which the worker knows anything just now.", state(func(s webhook.State) float64 { return float64(s.Lanes) }))

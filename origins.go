@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // origins are the web origins beside this server's own whose pages may call it.
@@ -18,6 +19,8 @@ type origins struct {
 
 	mu      sync.Mutex // guards what follows
 	refused []string   // those that the log has told of
+	// Since when: it begins anew each hour, for anyone can send so many names that are none.
+	toldSince time.Time
 }
 
 // What pages of other origins may send and read.
@@ -112,6 +115,9 @@ func (o *origins) tell(r *http.Request) {
 	origin = strings.ToValidUTF8(origin[:min(len(origin), maxOrigin)], "")
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if now := time.Now(); now.Sub(o.toldSince) > time.Hour {
+		o.refused, o.toldSince = nil, now
+	}
 	if origin == "" || len(o.refused) == maxRefusedOrigins || slices.Contains(o.refused, origin) {
 		return
 	}

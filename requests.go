@@ -89,9 +89,15 @@ func (o *observer) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began, who, resp := time.Now(), new(caller), &response{ResponseWriter: w, draining: o.draining}
 		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, who))
-		// Of one that a handler aborts, too.
-		defer func() { o.tell(r, who.viewer, resp, time.Since(began)) }()
+		ended := false
+		defer func() {
+			if !ended && resp.status == 0 { // a handler has panicked
+				resp.status = http.StatusInternalServerError
+			}
+			o.tell(r, who.viewer, resp, time.Since(began))
+		}()
 		next.ServeHTTP(resp, r)
+		ended = true
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -189,5 +190,29 @@ func TestRequestsHaveAnID(t *testing.T) {
 	res, _ = ask(t, http.MethodGet, address+"/healthz", "", "X-Request-Id", strings.Repeat("x", 65))
 	if got := res.Header.Get("X-Request-Id"); !strings.HasPrefix(got, "req_") {
 		t.Errorf("an endless id became %q", got)
+	}
+}
+
+// TestAPanicIsCountedAsAFailure: a handler that panics has answered nothing, and is no success.
+func TestAPanicIsCountedAsAFailure(t *testing.T) {
+	t.Parallel()
+	var told []int
+	o := &observer{
+		log: slog.New(slog.DiscardHandler), route: func(*http.Request) string { return "/" },
+		told: func(r request) { told = append(told, r.status) }, draining: func() bool { return false },
+	}
+	h := o.observe(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/panics" {
+			panic("a fault of ours")
+		}
+	}))
+	for _, path := range []string{"/panics", "/fine"} {
+		func() {
+			defer func() { _ = recover() }()
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil))
+		}()
+	}
+	if !slices.Equal(told, []int{http.StatusInternalServerError, http.StatusOK}) {
+		t.Errorf("told of %v", told)
 	}
 }

@@ -303,7 +303,7 @@ func (r *Runner) keepAlive(ctx context.Context) {
 		err = r.cfg.Store.KeepTurns(ctx, runs, turnLease)
 	}
 	if err = errors.Join(err, r.line.keepAlive(ctx)); err != nil && ctx.Err() == nil {
-		r.cfg.Log.Log(ctx, store.Level(err), "keep turns alive", "error", err)
+		r.cfg.Log.Log(ctx, r.cfg.Store.Level(err), "keep turns alive", "error", err)
 	}
 }
 
@@ -316,7 +316,7 @@ func (r *Runner) sweep(ctx context.Context) {
 		// The database was away, for the other replicas' heartbeats too: they get the time to make up for it.
 		r.quietUntil = time.Now().Add(turnLease)
 		if ctx.Err() == nil {
-			r.cfg.Log.Log(ctx, store.Level(err), "sweep", "error", err)
+			r.cfg.Log.Log(ctx, r.cfg.Store.Level(err), "sweep", "error", err)
 		}
 		return
 	}
@@ -332,7 +332,7 @@ func (r *Runner) sweep(ctx context.Context) {
 		}
 		r.cfg.Log.Warn("a run was left behind by a crash", "run", run.ID)
 		if err := r.cfg.Store.FailTurn(ctx, run, store.RunInterrupted); err != nil {
-			r.cfg.Log.Log(ctx, store.Level(err), "end an abandoned run", "run", run.ID, "error", err)
+			r.cfg.Log.Log(ctx, r.cfg.Store.Level(err), "end an abandoned run", "run", run.ID, "error", err)
 		}
 	}
 }

@@ -110,7 +110,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	e, ok := store.AsError(err)
 	if ok && errors.Unwrap(e) != nil {
-		a.Log.DebugContext(r.Context(), "a REST request was refused", "path", r.URL.Path, "error", errors.Unwrap(e))
+		a.Log.Log(r.Context(), a.Store.Level(err), "a REST request was refused", "path", r.URL.Path, "error", errors.Unwrap(e))
 	}
 	switch {
 	case ok && e.Faults != nil:

@@ -102,7 +102,7 @@ func (s *Store) RunCheckpoints(ctx context.Context) error {
 			return s.checkpoints.NewRaw("PRAGMA wal_checkpoint(TRUNCATE)").Scan(ctx, &busy, &pages, &copied)
 		})
 		if err != nil && ctx.Err() == nil {
-			s.log.Log(ctx, Level(err), "let SQLite's log begin anew", "error", fmt.Errorf("checkpoint: %w", err))
+			s.log.Log(ctx, s.Level(err), "let SQLite's log begin anew", "error", fmt.Errorf("checkpoint: %w", err))
 		}
 	}
 }

@@ -244,6 +244,15 @@ func full(err error, pg *pgconn.PgError) bool {
 	return errors.As(err, &lite) && lite.Code()&0xff == sqlite3.SQLITE_FULL
 }
 
+// diskFull says whether there is no room on the database's disk: of what else can run out, connections
+// and memory, it is full as well.
+func diskFull(err error) bool {
+	if pg := pgError(err); pg != nil {
+		return pg.Code == "53100"
+	}
+	return full(err, nil)
+}
+
 // lost says whether err tells of a lost connection, rather than being the database's own word on a statement.
 func lost(err error) bool { return lostOf(err, pgError(err)) }
 

@@ -27,30 +27,36 @@ type reach struct {
 	mu    sync.Mutex // guards what follows
 	state Reach
 	since time.Time
+	looks int // that went well, since the last loss
 }
 
 // lost notes that the database is away, or full.
 func (r *reach) lost(cause error) {
+	state, words := Away, "the database is away: callers are told to come back, and everything waits for it"
+	if diskFull(cause) {
+		state, words = Full, "the database has no room left: callers are told to come back, and everything waits for it"
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != Reached {
+	if r.looks = 0; r.state == state {
 		return
 	}
-	r.since = time.Now()
-	if full(cause, pgError(cause)) {
-		r.state = Full
-		r.log.Error("the database has no room left: callers are told to come back, and everything waits for it", "error", cause)
-		return
+	if r.state == Reached {
+		r.since = time.Now()
 	}
-	r.state = Away
-	r.log.Error("the database is away: callers are told to come back, and everything waits for it", "error", cause)
+	r.state = state
+	r.log.Error(words, "error", cause)
 }
+
+// roomLooks is how many looks in a row find a full database with room again: the little that one of
+// them writes may fit where a chat's commit does not.
+const roomLooks = 3
 
 // regained notes that it answers, and takes what is written.
 func (r *reach) regained() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Reached {
+	if r.looks++; r.state == Reached || r.state == Full && r.looks < roomLooks {
 		return
 	}
 	r.state = Reached
@@ -106,12 +112,15 @@ func (s *Store) look(ctx context.Context) error {
 	})
 }
 
-// Level is at which level a part that goes on by itself tells of a failure: what the absence of the
-// database explains, which is told once, is of no interest beside that, and neither is what a stop
-// has cut short.
-func Level(err error) slog.Level {
-	if _, explained := AsError(err); explained || errors.Is(err, context.Canceled) {
+// Level is at which level a part that goes on by itself tells of a failure: what the absence of
+// the database explains, which is told once, is of no interest beside that, and neither is what a
+// stop has cut short. What merely took too long is told: the database is there.
+func (s *Store) Level(err error) slog.Level {
+	switch _, unavailable := AsError(err); {
+	case errors.Is(err, context.Canceled), s.Reach() != Reached:
 		return slog.LevelDebug
+	case errors.Is(err, context.DeadlineExceeded), !unavailable:
+		return slog.LevelWarn
 	}
-	return slog.LevelWarn
+	return slog.LevelDebug // a lost connection: Watch is about to look
 }

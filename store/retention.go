@@ -25,7 +25,7 @@ func (s *Store) RunRetention(ctx context.Context) error {
 			for ctx.Err() == nil {
 				more, err := step()
 				if err != nil && ctx.Err() == nil {
-					s.log.Log(ctx, Level(err), "retention", "error", err)
+					s.log.Log(ctx, s.Level(err), "retention", "error", err)
 				}
 				if err != nil || !more {
 					break

@@ -173,7 +173,7 @@ func (h *Hub) fill(ctx context.Context, f *feed) {
 		}
 		events, err := h.cfg.Store.EventsAfter(ctx, f.business, after-1, upTo, nil, catchUpPage)
 		if err != nil && ctx.Err() == nil {
-			h.cfg.Log.Log(ctx, store.Level(err), "fill a gap of a feed", "business", f.business, "after", after, "error", err)
+			h.cfg.Log.Log(ctx, h.cfg.Store.Level(err), "fill a gap of a feed", "business", f.business, "after", after, "error", err)
 		}
 		if len(events) > 0 && events[0].Seq == after {
 			if f.gaveAnother(after, events[0].ID) {
@@ -206,7 +206,7 @@ func (h *Hub) poll(ctx context.Context) (again bool) {
 	extents, err := h.cfg.Store.Extents(ctx, slices.Collect(maps.Keys(seen))...)
 	if err != nil {
 		if ctx.Err() == nil {
-			h.cfg.Log.Log(ctx, store.Level(err), "compare the feeds with SQL", "error", err)
+			h.cfg.Log.Log(ctx, h.cfg.Store.Level(err), "compare the feeds with SQL", "error", err)
 		}
 		return false
 	}

@@ -92,7 +92,7 @@ func (w *Worker) compare(ctx context.Context, back *stream.Regress) (again bool)
 	extents, err := w.cfg.Store.Extents(ctx, slices.Collect(maps.Keys(seen))...)
 	if err != nil {
 		if ctx.Err() == nil {
-			w.cfg.Log.Log(ctx, store.Level(err), "compare what is known with SQL", "error", err)
+			w.cfg.Log.Log(ctx, w.cfg.Store.Level(err), "compare what is known with SQL", "error", err)
 		}
 		return false
 	}
@@ -324,7 +324,7 @@ func (w *Worker) lookOnce(ctx context.Context, of map[string]bool, patience time
 	lanes, err := w.cfg.Hooks.Lanes(ctx, shards)
 	if err != nil {
 		if ctx.Err() == nil {
-			w.cfg.Log.Log(ctx, store.Level(err), "look what waits", "error", err)
+			w.cfg.Log.Log(ctx, w.cfg.Store.Level(err), "look what waits", "error", err)
 		}
 		return err
 	}

@@ -170,7 +170,7 @@ func (w *Worker) read(r *read) {
 		rows, err = w.cfg.Hooks.Next(w.ctx, l.b.hold.Shard, l.endpoint, r.after, r.limit)
 	}
 	if err != nil && w.ctx.Err() == nil {
-		w.cfg.Log.Log(w.ctx, store.Level(err), "read what waits for an endpoint", "endpoint", l.endpoint, "error", err)
+		w.cfg.Log.Log(w.ctx, w.cfg.Store.Level(err), "read what waits for an endpoint", "endpoint", l.endpoint, "error", err)
 		select {
 		case <-w.ctx.Done():
 		case <-time.After(readAgain):

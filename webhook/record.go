@@ -61,7 +61,7 @@ func (w *Worker) write(ctx context.Context, batch []*task) {
 		if err == nil || errors.Is(err, store.ErrShuttingDown) {
 			return
 		}
-		w.cfg.Log.Log(ctx, store.Level(err), "record outcomes", "outcomes", len(batch), "error", err)
+		w.cfg.Log.Log(ctx, w.cfg.Store.Level(err), "record outcomes", "outcomes", len(batch), "error", err)
 		select {
 		case <-ctx.Done():
 			return

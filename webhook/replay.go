@@ -3,8 +3,6 @@ package webhook
 import (
 	"context"
 	"time"
-
-	"parley/store"
 )
 
 // replayWindow is how many deliveries of a replay wait in the outbox at a time: enough for its slots until the next look.
@@ -28,7 +26,7 @@ func (w *Worker) replay(ctx context.Context) {
 		}
 		lanes, err := w.cfg.Hooks.AdvanceReplays(ctx, holds, replayWindow)
 		if err != nil && ctx.Err() == nil {
-			w.cfg.Log.Log(ctx, store.Level(err), "go on with replays", "error", err)
+			w.cfg.Log.Log(ctx, w.cfg.Store.Level(err), "go on with replays", "error", err)
 		}
 		if len(lanes) > 0 {
 			w.move(func() { w.found(lanes, nil, 0) })

@@ -161,7 +161,7 @@ func (w *Worker) tryAgain(err error) bool {
 	if w.ctx.Err() != nil {
 		return false
 	}
-	w.cfg.Log.Log(w.ctx, store.Level(err), "send a delivery: trying again", "error", err)
+	w.cfg.Log.Log(w.ctx, w.cfg.Store.Level(err), "send a delivery: trying again", "error", err)
 	return w.pause()
 }
 

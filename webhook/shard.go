@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"parley/store"
 	"parley/store/hook"
 )
 
@@ -185,7 +184,7 @@ func (w *Worker) renew(ctx context.Context) {
 	defer renewal.Stop()
 	for {
 		if err := w.renewOnce(ctx); err != nil && ctx.Err() == nil {
-			w.cfg.Log.Log(ctx, store.Level(err), "renew the hold on shards", "error", err)
+			w.cfg.Log.Log(ctx, w.cfg.Store.Level(err), "renew the hold on shards", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -240,7 +239,7 @@ func (w *Worker) keep(ctx context.Context) {
 		return
 	}
 	if err := w.cfg.Hooks.KeepShards(ctx, holds); err != nil {
-		w.cfg.Log.Log(ctx, store.Level(err), "keep the shards until the attempts in flight have ended", "error", err)
+		w.cfg.Log.Log(ctx, w.cfg.Store.Level(err), "keep the shards until the attempts in flight have ended", "error", err)
 		return
 	}
 }
@@ -251,6 +250,6 @@ func (w *Worker) give(ctx context.Context, holds []hook.Hold) {
 		return
 	}
 	if err := w.cfg.Hooks.GiveShards(ctx, holds); err != nil {
-		w.cfg.Log.Log(ctx, store.Level(err), "hand shards back: they are free when their leases end", "shards", len(holds), "error", err)
+		w.cfg.Log.Log(ctx, w.cfg.Store.Level(err), "hand shards back: they are free when their leases end", "shards", len(holds), "error", err)
 	}
 }

@@ -3,8 +3,6 @@ package webhook
 import (
 	"context"
 	"time"
-
-	"parley/store"
 )
 
 // State is what the worker has come to just now.
@@ -58,7 +56,7 @@ func (w *Worker) measure(ctx context.Context) {
 		found, err := w.cfg.Hooks.Measure(ctx, shards)
 		if err != nil {
 			if ctx.Err() == nil {
-				w.cfg.Log.Log(ctx, store.Level(err), "measure what waits", "error", err)
+				w.cfg.Log.Log(ctx, w.cfg.Store.Level(err), "measure what waits", "error", err)
 			}
 			continue // what was found before is still the best guess
 		}

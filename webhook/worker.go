@@ -149,7 +149,7 @@ func (w *Worker) drain() {
 	if w.holds.shared { // the others need not wait to find out: they take what is handed back as it comes
 		leaving, cancel := context.WithTimeout(context.Background(), lastChance)
 		if err := w.cfg.Hooks.Leave(leaving, w.replica); err != nil {
-			w.cfg.Log.Log(leaving, store.Level(err), "say goodbye to the other replicas", "error", err)
+			w.cfg.Log.Log(leaving, w.cfg.Store.Level(err), "say goodbye to the other replicas", "error", err)
 		}
 		cancel()
 	}

@@ -37,7 +37,7 @@ func (h *Hooks) RunSweeper(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := h.Sweep(ctx); err != nil && ctx.Err() == nil {
-			h.cfg.Log.Log(ctx, store.Level(err), "end what waits for endpoints that are off", "error", err)
+			h.cfg.Log.Log(ctx, h.store.Level(err), "end what waits for endpoints that are off", "error", err)
 		}
 		select {
 		case <-ctx.Done():
